@@ -28,7 +28,7 @@ In a document:
 from __future__ import annotations
 
 import unicodedata
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
@@ -260,13 +260,13 @@ def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
     """Whether two names may stand for the same thing, given that a rule says so.
 
     Conflicting types, different numbers and JUNIOR against SENIOR speak against it. Types do not count for
-    spellings of one name, because equal names are merged whatever their types.
+    spellings of one name, with and without spaces, because equal names are merged whatever their types.
     """
     words_a, words_b = _words(a), _words(b)
     if words_a == words_b:
         return _may_be_spelling((a, type_a), (b, type_b))
     well_known = rule == "abbreviation" and _is_well_known(words_a) and _is_well_known(words_b)
-    if not well_known and type_a != type_b and {type_a, type_b} <= _NAMED:
+    if not well_known and rule != "spacing" and type_a != type_b and {type_a, type_b} <= _NAMED:
         return False
     if rule != "acronym" and _numbers(a) != _numbers(b):
         return False
@@ -401,11 +401,25 @@ def _initials_key(words: tuple[str, ...]) -> str:
     return " ".join([words[0], "".join(word[0] for word in words[1:-1]), words[-1]])
 
 
+_IRREGULAR_PLURALS = {
+    "PHENOMENA": "PHENOMENON",
+    "CRITERIA": "CRITERION",
+    "BACTERIA": "BACTERIUM",
+    "HYPOTHESES": "HYPOTHESIS",
+    "ANALYSES": "ANALYSIS",
+    "INDICES": "INDEX",
+    "MATRICES": "MATRIX",
+    "CHILDREN": "CHILD",
+    "SPECIMEN": "SPECIMEN",
+    "OMEN": "OMEN",
+}
 _PLURAL = regex.compile(r"[A-Z]*[A-HJ-RTV-Z]S")
 
 
 def _singular(word: str) -> str:
     """The singular of an English word, roughly."""
+    if word in _IRREGULAR_PLURALS or word.endswith("MEN"):
+        return _IRREGULAR_PLURALS.get(word) or f"{word[:-3]}MAN"
     if len(word) < 4 or not _PLURAL.fullmatch(word):
         return word
     if word.endswith("IES") and len(word) > 4:
@@ -564,7 +578,8 @@ _SMALL_WORDS = _word_set("OF THE AND FOR IN ON DE LA DU DES DER DIE UND ET Y")
 _GENERIC = _word_set(
     """
     GROUP HOLDING HOLDINGS UNIVERSITY COLLEGE INSTITUTE FOUNDATION INTERNATIONAL TECHNOLOGIES
-    TECHNOLOGY PHARMACEUTICALS AIRLINES AIRWAYS MOTORS BANK
+    TECHNOLOGY PHARMACEUTICALS AIRLINES AIRWAYS MOTORS BANK STUDIOS PRODUCTIONS PICTURES FILMS
+    ENTERTAINMENT RECORDS
     """
 )
 _QUALIFIERS = _word_set("INTERNATIONAL REGIONAL MUNICIPAL")
@@ -629,12 +644,12 @@ class _Clusters:
             self.targets[other] = (name, *self.targets[other][1:])
         return name
 
-    def add(self, name: str, canonical: str, rule: str, evidence: str) -> None:
+    def add(self, name: str, canonical: str, rule: str, evidence: str, is_sure: bool = False) -> None:
         """Make a name and its spellings an alias, unless they are one already: that would join two names."""
         head, root = self.head(name), self.root(canonical)
         if head in self.targets or head == root:
             return
-        if rule == "spelling" or may_merge(name, self.types[name], canonical, self.types[canonical], rule):
+        if is_sure or may_merge(name, self.types[name], canonical, self.types[canonical], rule):
             self.targets[head] = (root, rule, evidence)
 
 
@@ -675,7 +690,7 @@ def document_aliases(
         _add_misspellings(clusters)
     if "acronym" in rules:
         _add_definitions(clusters, texts)
-        _add_initials(clusters)
+        _add_initials(clusters, texts)
     if "short_name" in rules:
         _add_short_names(clusters)
         _add_glosses(clusters)
@@ -691,8 +706,9 @@ def document_aliases(
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     """Return the aliases of documents that hold in the whole corpus.
 
-    All documents that have an alias for the name must agree. Short names hold in their documents only, and so
-    do acronyms of up to three letters that no document defines and only one spells out.
+    The documents that have an alias for the name must agree; if some define an acronym or spell it out
+    nearby, only these count. Short names hold in their documents only, and so do acronyms of two letters that
+    only one document spells out, and of three letters that none does and only one knows.
 
     Args:
         aliases: Those of all documents, such that all of one name are together.
@@ -702,9 +718,10 @@ def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
         by_name[alias.name].append(alias)
     agreed = []
     for name, found in sorted(by_name.items()):
-        best = min(found, key=lambda a: (not a.evidence.startswith(_DEFINED_AS), a.evidence))
-        is_known = len(name) > 3 or len(found) > 1 or best.evidence.startswith(_DEFINED_AS)
-        agree = len({alias[1:3] for alias in found}) == 1
+        strong = [alias for alias in found if alias.evidence.startswith((_DEFINED_AS, _NEARBY))]
+        best = min(strong or found, key=lambda a: (not a.evidence.startswith(_DEFINED_AS), a.evidence))
+        is_known = len(name) > 3 or len(found) > 1 or (len(name) > 2 and bool(strong))
+        agree = len({alias[1:3] for alias in strong or found}) == 1
         if agree and (best.rule in _CORPUS_RULES or (best.rule == "acronym" and is_known)):
             agreed.append(best)
     return agreed
@@ -712,6 +729,7 @@ def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
 
 _CORPUS_RULES = frozenset({"plural", "order", "misspelling"})
 _DEFINED_AS = "defined as "
+_NEARBY = "spelled out nearby: "
 
 
 def _unique_targets(clusters: _Clusters, keys: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -729,7 +747,10 @@ def _add_spellings(clusters: _Clusters) -> None:
     groups = defaultdict(list)
     for name in clusters.types:
         groups[clusters.words[name]].append(name)
-    _add_groups(clusters, groups.values(), "spelling", "the same words in the same document")
+    for names in groups.values():
+        first = preferred([(name, clusters.types[name], 1) for name in names])
+        for name in names:
+            clusters.add(name, first, "spelling", "the same words in the same document", is_sure=True)
 
 
 def _add_plurals(clusters: _Clusters) -> None:
@@ -741,14 +762,10 @@ def _add_plurals(clusters: _Clusters) -> None:
         singular = _singular(words[-1])
         if type_ not in ("PERSON", "LOCATION") and len(singular) > 4 and singular not in surnames:
             groups[*words[:-1], singular].append(name)
-    _add_groups(clusters, groups.values(), "plural", "singular and plural in the same document")
-
-
-def _add_groups(clusters: _Clusters, groups: Iterable[list[str]], rule: str, evidence: str) -> None:
-    for names in groups:
+    for names in groups.values():
         first = preferred([(name, clusters.types[name], 1) for name in names])
         for name in names:
-            clusters.add(name, first, rule, evidence)
+            clusters.add(name, first, "plural", "singular and plural in the same document")
 
 
 def _add_surnames_first(clusters: _Clusters) -> None:
@@ -837,29 +854,30 @@ def _add_definitions(clusters: _Clusters, texts: Sequence[str]) -> None:
     count: dict[str, int] = defaultdict(int)
     for text in texts:
         for pattern in (_ACRONYM_IN_BRACKETS, _TERM_IN_BRACKETS):
+            is_quoted = pattern is _TERM_IN_BRACKETS
             for match in pattern.finditer(text):
                 term = known.get(_words(match[2])) or known.get(_words(match[2].removesuffix("s")))
                 if not term or count[term] >= _MAX_DEFINITIONS:
                     continue
                 count[term] += 1
                 before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip()
-                start, full = _name_at_end(before, known, term, is_named=bool(match[1]))
+                start, full = _name_at_end(before, known, term, is_quoted, is_named=bool(match[1]))
                 if full:
                     quote = f"{before[start:]} {match[0]}"[:150]
                     fulls[term].setdefault(clusters.root(full), f'{_DEFINED_AS}"{quote}"')
     for term, found in sorted(fulls.items()):
         if len(found) == 1:
             ((full, evidence),) = found.items()
-            clusters.add(term, full, "acronym", evidence)
+            clusters.add(term, full, "acronym", evidence, is_sure=True)
 
 
 def _name_at_end(
-    before: str, known: Mapping[tuple[str, ...], str], term: str, is_named: bool
+    before: str, known: Mapping[tuple[str, ...], str], term: str, is_quoted: bool, is_named: bool
 ) -> tuple[int, str]:
     """Return where the name that a term in brackets stands for starts before the bracket, and the name.
 
     The letters of an acronym must be the initials of the name, except of one in another script. Other terms
-    must be part of the name, or introduced: (the "Company").
+    must be quoted and part of the name, or introduced: (the "Company").
     """
     longest = 0, "?"
     for match in [*_WORD.finditer(before)][: -_MAX_STARTS - 1 : -1]:
@@ -874,7 +892,7 @@ def _name_at_end(
         term.isascii() and _is_acronym(term) and not any(c.isascii() and c.isalpha() for c in longest[1])
     )
     is_part = len(_words(term)) < len(_words(longest[1])) and {*_words(term)} <= {*_words(longest[1])}
-    return longest if is_named or other_script or is_part else (0, "")
+    return longest if is_named or other_script or (is_quoted and is_part) else (0, "")
 
 
 def _is_acronym(term: str) -> bool:
@@ -889,20 +907,64 @@ def _spells(acronym: str, words: Sequence[str]) -> bool:
     return len(words) > 1 and "".join(c for c in acronym if c.isalnum()) in _initials(words)
 
 
-def _add_initials(clusters: _Clusters) -> None:
-    """Acronyms of at least three letters, and the only name with these initials."""
+def _add_initials(clusters: _Clusters, texts: Sequence[str]) -> None:
+    """Acronyms and the only name with these initials. Two letters are enough only if the name is near."""
     fulls = (
         (initials, name)
         for name, type_ in clusters.types.items()
-        if type_ != "PERSON" and 3 <= len(words := clusters.words[name]) <= 12
+        if type_ != "PERSON" and 2 <= len(words := clusters.words[name]) <= _MAX_INITIALS
         for initials in _initials(words)
-        if len(initials) >= 3
+        if len(initials) >= 2 and initials not in words
     )
     unique = _unique_targets(clusters, fulls)
-    for name, type_ in clusters.types.items():
-        words = clusters.words[name]
-        if len(words) == 1 and type_ != "PERSON" and (full := unique.get(words[0])):
+    found = {
+        name: full
+        for name, type_ in clusters.types.items()
+        if type_ != "PERSON" and "." not in name and (full := unique.get(" ".join(clusters.words[name])))
+    }
+    near = _quotes_of_both(
+        {clusters.words[name][0]: clusters.words[full] for name, full in found.items()}, texts
+    )
+    for name, full in found.items():
+        if quote := near.get(clusters.words[name][0]):
+            clusters.add(name, full, "acronym", f'{_NEARBY}"{quote}"')
+        elif len(clusters.words[name][0]) > 2:
             clusters.add(name, full, "acronym", "the only name in the document with these initials")
+
+
+_MAX_INITIALS = 12
+_MAX_DISTANCE = 200
+"""Characters between an acronym and its full name that are near."""
+_TOKEN = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+
+
+def _quotes_of_both(fulls: Mapping[str, tuple[str, ...]], texts: Sequence[str]) -> dict[str, str]:
+    """Return the shortest quote in which each acronym and its full name occur near each other."""
+    acronyms = {full: acronym for acronym, full in fulls.items()}
+    lengths = sorted({len(full) for full in acronyms})
+    last_words = {full[-1] for full in acronyms}
+    quotes: dict[str, str] = {}
+    for text in texts if fulls else ():
+        spans: dict[tuple[str, bool], tuple[int, int]] = {}
+        window: deque[tuple[str, int]] = deque(maxlen=_MAX_INITIALS)
+        for token in _TOKEN.finditer(text):
+            word = token[0].upper()
+            window.append((word, token.start()))
+            seen = [(token[0], True, token.start())] if token[0] in fulls else []
+            if word in last_words:
+                recent = list(window)
+                for n in lengths:
+                    part = recent[-n:]
+                    if acronym := acronyms.get(tuple(w for w, _ in part)):
+                        seen.append((acronym, False, part[0][1]))
+            for acronym, is_short, start in seen:
+                spans[acronym, is_short] = start, token.end()
+                other = spans.get((acronym, not is_short))
+                if other and start - other[1] <= _MAX_DISTANCE:
+                    quote = text[min(start, other[0]) : token.end()]
+                    if acronym not in quotes or len(quote) < len(quotes[acronym]):
+                        quotes[acronym] = quote
+    return quotes
 
 
 def _add_short_names(clusters: _Clusters) -> None:
