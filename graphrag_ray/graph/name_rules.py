@@ -10,11 +10,11 @@ Anywhere in the corpus:
     accents       SÃO PAULO / SAO PAULO
     abbreviation  ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
     plural        NEURAL NETWORK / NEURAL NETWORKS, FORM 10-Q / FORMS 10-Q
-    modifier      MUSIC CHART / MUSICAL CHART
+    word_form     MUSIC CHART / MUSICAL CHART, COLOUR SPACE / COLOR SPACE
     legal_form    ELI LILLY / ELI LILLY AND COMPANY
     title         DR SATYA NADELLA / SATYA NADELLA
     initials      ANN B. LEE / ANN BEATRICE LEE
-    order         LEE, ANN / ANN LEE; four or more words in another order
+    order         LEE, ANN / ANN LEE, WAR DRAMA FILM / DRAMA WAR FILM, four or more words in any order
     misspelling   OSKAR LINDQVIST / OSCAR LINDQVIST: letters that sound alike, or one letter of a long surname
 In a document:
     spelling      also of given names: JEAN-LUC / JEAN LUC
@@ -45,7 +45,7 @@ RULES = (
     "accents",
     "abbreviation",
     "plural",
-    "modifier",
+    "word_form",
     "legal_form",
     "title",
     "initials",
@@ -86,6 +86,8 @@ _DROPPED = regex.compile(r"['’‘`´ʼʻʹ\u064b-\u065f\u0670\u0640\u0591-\u05
 """Apostrophes, and vowel points of Arabic and Hebrew, which are optional."""
 _SEPARATORS = regex.compile(r"[\p{Pi}\p{Pf}\p{Ps}\p{Pe}\p{Pd}\"_/・·ㆍ,;:!?、，。]")
 _INITIALS = regex.compile(r"(?<![\p{L}\p{M}.])\p{L}\.(?:\s?\p{L}\.)*(?:\p{L}(?![\p{L}\p{M}]))?")
+_DOTS = str.maketrans(dict.fromkeys("ㆍ․‧•", " "))
+"""Dots between Korean words, which Unicode's normalization turns into letters and full stops."""
 _ONE_LETTER = str.maketrans({"Ё": "Е", "أ": "ا", "إ": "ا", "آ": "ا", "ى": "ي", "ς": "Σ", "İ": "I"})
 """Letters that are written interchangeably."""
 _GREEK = regex.compile(r"\p{Greek}+")
@@ -107,7 +109,8 @@ def _is_spaced_apart(left: str, right: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _words(name: str) -> tuple[str, ...]:
     """Return the words of a name such that they are equal for spellings of one name."""
-    text = unicodedata.normalize("NFKC", limit_combining_marks(name)).upper().translate(_ONE_LETTER)
+    text = limit_combining_marks(name.translate(_DOTS))
+    text = unicodedata.normalize("NFKC", text).upper().translate(_ONE_LETTER)
     text = _GREEK.sub(lambda m: _without_marks(m[0]), text)
     text = _SEPARATORS.sub(" ", _DROPPED.sub("", text))
     text = _INITIALS.sub(lambda m: m[0].replace(".", "").replace(" ", "") + " ", text)
@@ -235,7 +238,7 @@ def rule_keys(name: str, type_: str, rules: Collection[str] = RULES) -> Iterator
         "accents": lambda: _without_accents(" ".join(words)),
         "abbreviation": lambda: _abbreviation_key(words),
         "plural": lambda: _plural_key(name, words, type_),
-        "modifier": lambda: _modifier_key(words) if type_ in ("", "CONCEPT") else "",
+        "word_form": lambda: _word_form_key(words) if type_ in ("", "CONCEPT") else "",
         "legal_form": lambda: " ".join(_without_legal_form(words)) if type_ in ("", "ORGANIZATION") else "",
         "title": lambda: " ".join(_plain_person(name)) if type_ in ("", "PERSON") else "",
         "initials": lambda: _initials_key(words) if type_ == "PERSON" else "",
@@ -379,14 +382,30 @@ _NUMBERED_PLURAL = regex.compile(r"\p{L}-?\d+S$")
 """TRS-80S, Z80S, but not 1980S."""
 
 
-def _modifier_key(words: tuple[str, ...]) -> str:
-    """The name with the words before the last one in a form that is equal for nouns and adjectives."""
-    if len(words) < 2 or not all(word.isascii() for word in words):
+def _word_form_key(words: tuple[str, ...]) -> str:
+    """An English concept in American spelling, with one form for nouns and adjectives before the last word."""
+    if not all(word.isascii() for word in words):
         return ""
-    return " ".join([*map(_modifier, words[:-1]), _singular(words[-1])])
+    words = tuple(_BRITISH.sub(lambda m: _AMERICAN[m[0]], word) for word in words)
+    return " ".join([*map(_word_form, words[:-1]), _singular(words[-1])])
 
 
-def _modifier(word: str) -> str:
+_AMERICAN = {
+    "OUR": "OR",
+    "TRE": "TER",
+    "BRE": "BER",
+    "ISE": "IZE",
+    "ISING": "IZING",
+    "ISATION": "IZATION",
+    "ENCE": "ENSE",
+    "OGUE": "OG",
+    "GRAMME": "GRAM",
+}
+_BRITISH = regex.compile(rf"(?<=.{{3}})(?:{'|'.join(sorted(_AMERICAN, key=len, reverse=True))})$")
+"""Endings, in longer words only: TOUR, RISE."""
+
+
+def _word_form(word: str) -> str:
     """MUSIC of MUSICAL, GRAPHIC of GRAPHICS, COMPUT~ of COMPUTER and COMPUTING."""
     for ending, replacement in (("AL", ""), ("S", ""), ("ER", "~"), ("ING", "~")):
         if word.endswith(ending) and len(word) - len(ending) >= 5:
@@ -491,6 +510,8 @@ def _order_key(name: str, words: tuple[str, ...], type_: str) -> str:
             words = (*_words(given), *_words(surname))
         if _HANGUL.match(name) and " " in name:
             return " ".join(sorted(name.split()))
+    if type_ == "CONCEPT" and len(words) == _MIN_REORDERED - 1:
+        return " ".join([*sorted(words[:-1]), words[-1]])
     if type_ == "PERSON" or len(words) < _MIN_REORDERED:
         return " ".join(words)
     parts: list[list[str]] = [[]]
@@ -706,9 +727,9 @@ def document_aliases(
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     """Return the aliases of documents that hold in the whole corpus.
 
-    The documents that have an alias for the name must agree; if some define an acronym or spell it out
-    nearby, only these count. Short names hold in their documents only, and so do acronyms of two letters that
-    only one document spells out, and of three letters that none does and only one knows.
+    All documents that have an alias for the name must agree. Short names hold in their documents only, and so
+    do acronyms of two letters that only one document spells out, and of three letters that none defines or
+    spells out and only one knows.
 
     Args:
         aliases: Those of all documents, such that all of one name are together.
@@ -719,9 +740,9 @@ def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     agreed = []
     for name, found in sorted(by_name.items()):
         strong = [alias for alias in found if alias.evidence.startswith((_DEFINED_AS, _NEARBY))]
-        best = min(strong or found, key=lambda a: (not a.evidence.startswith(_DEFINED_AS), a.evidence))
+        best = min(found, key=lambda a: (a not in strong, a.evidence))
         is_known = len(name) > 3 or len(found) > 1 or (len(name) > 2 and bool(strong))
-        agree = len({alias[1:3] for alias in strong or found}) == 1
+        agree = len({alias[1:3] for alias in found}) == 1
         if agree and (best.rule in _CORPUS_RULES or (best.rule == "acronym" and is_known)):
             agreed.append(best)
     return agreed
@@ -933,7 +954,7 @@ def _add_initials(clusters: _Clusters, texts: Sequence[str]) -> None:
 
 
 _MAX_INITIALS = 12
-_MAX_DISTANCE = 200
+_MAX_DISTANCE = 300
 """Characters between an acronym and its full name that are near."""
 _TOKEN = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 

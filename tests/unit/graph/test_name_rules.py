@@ -59,6 +59,7 @@ def people(*names: str) -> dict[str, str]:
         ("مُحَمَّد علي", "محمد علي", "PERSON"),
         ("ΑΘΉΝΑ", "ΑΘΗΝΑ", "LOCATION"),
         ("김 태 완", "김태완", "PERSON"),
+        ("시장ㆍ군수", "시장․군수", "PERSON"),
     ],
 )
 def test_spellings_of_one_name_are_merged(a: str, b: str, type_: str):
@@ -77,8 +78,12 @@ def test_spellings_of_one_name_are_merged(a: str, b: str, type_: str):
         ("plural", "FORMS 10-Q", "FORM 10-Q", "WORK"),
         ("plural", "TRS-80S", "TRS-80", "PRODUCT"),
         ("plural", "GLOSSARIES", "GLOSSARY", ""),
-        ("modifier", "MUSICAL CHARTS", "MUSIC CHART", "CONCEPT"),
-        ("modifier", "COMPUTING SCIENCE", "COMPUTER SCIENCE", "CONCEPT"),
+        ("word_form", "MUSICAL CHARTS", "MUSIC CHART", "CONCEPT"),
+        ("word_form", "COMPUTING SCIENCE", "COMPUTER SCIENCE", "CONCEPT"),
+        ("word_form", "COLOUR SPACE", "COLOR SPACE", "CONCEPT"),
+        ("word_form", "SQUARE KILOMETRE", "SQUARE KILOMETER", "CONCEPT"),
+        ("plural", "NATURAL PHENOMENA", "NATURAL PHENOMENON", "CONCEPT"),
+        ("order", "DRAMA WAR FILM", "WAR DRAMA FILM", "CONCEPT"),
         ("legal_form", "ELI LILLY AND COMPANY", "ELI LILLY", "ORGANIZATION"),
         ("legal_form", "SIEMENS AG", "SIEMENS", "ORGANIZATION"),
         ("legal_form", "株式会社日立製作所", "日立製作所", "ORGANIZATION"),
@@ -149,14 +154,15 @@ def test_names_of_different_things_stay_apart(a: str, b: str, type_: str):
     assert merging_rules(entity_key(a), entity_key(b), type_) == set()
 
 
-@pytest.mark.parametrize("rule", set(RULES) - {"spelling"})
-def test_conflicting_types_prevent_every_rule_except_spelling(rule: str):
+@pytest.mark.parametrize("rule", sorted(set(RULES) - {"spelling", "spacing"}))
+def test_conflicting_types_prevent_every_rule_except_spellings(rule: str):
     assert not may_merge("ACME", "ORGANIZATION", "ACME INC", "PERSON", rule)
     assert may_merge("ACME", "CONCEPT", "ACMES", "ORGANIZATION", "plural")
 
 
 def test_types_do_not_count_for_spellings_because_equal_names_are_merged_anyway():
     assert "spelling" in merging_rules("PALO-ALTO", "PALO ALTO", "ORGANIZATION", "LOCATION")
+    assert "spacing" in merging_rules("CHASE JARVIS", "CHASEJARVIS", "PERSON", "ORGANIZATION")
 
 
 def test_well_known_states_are_places_or_bodies():
@@ -278,6 +284,19 @@ def test_an_undefined_acronym_of_three_letters_stands_for_the_only_name_with_its
     assert resolved({"ACM": "ORGANIZATION", "ANN CATHERINE MOORE": "PERSON"}) == {}
 
 
+def test_two_letters_are_enough_only_near_the_full_name():
+    names = {"ML": "ORGANIZATION", "MACHINE LEARNING": "CONCEPT"}
+    near = "They use machine learning, or ML, every day."
+    assert document_aliases(names, [near])[0].evidence == 'spelled out nearby: "machine learning, or ML"'
+    assert resolved(names, "Machine learning. " + "They use it every day. " * 30 + "ML.") == {}
+
+
+def test_a_definition_counts_more_than_types():
+    names = {"SAM": "PERSON", "SEATTLE ART MUSEUM": "ORGANIZATION"}
+    assert resolved(names, "the Seattle Art Museum (SAM)") == {"SAM": "SEATTLE ART MUSEUM"}
+    assert resolved(names, "the Seattle Art Museum") == {}
+
+
 def test_chains_of_aliases_are_resolved():
     names = {"SNB": "ORGANIZATION", "SWISS NATIONAL BANK": "ORGANIZATION", "SWISS NATIONAL": "ORGANIZATION"}
     aliases = resolved(names)
@@ -349,6 +368,8 @@ def test_an_acronym_holds_everywhere_if_all_documents_agree():
 
 def test_weak_aliases_hold_in_their_document_only():
     assert merge_document_aliases([alias("CBS", "COMIC BOOK SUPERHERO")]) == []
+    assert merge_document_aliases([alias("ML", "MACHINE LEARNING")]) == []
+    assert merge_document_aliases([alias("ML", "MACHINE LEARNING")] * 2) != []
     assert merge_document_aliases([alias("SATYA", "SATYA NADELLA", "short_name")] * 2) == []
     assert merge_document_aliases([alias("CSAIL", "COMPUTER SCIENCE LAB")]) != []
 
