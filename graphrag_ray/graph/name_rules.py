@@ -383,7 +383,7 @@ _NUMBERED_PLURAL = regex.compile(r"\p{L}-?\d+S$")
 
 
 def _word_form_key(words: tuple[str, ...]) -> str:
-    """An English concept in American spelling, with one form for nouns and adjectives before the last word."""
+    """An English concept in American spelling, and with one form for nouns and adjectives as modifiers."""
     if not all(word.isascii() for word in words):
         return ""
     words = tuple(_BRITISH.sub(lambda m: _AMERICAN[m[0]], word) for word in words)
@@ -706,7 +706,7 @@ def document_aliases(
     if "order" in rules:
         _add_surnames_first(clusters)
     if "plural" in rules:
-        _add_plurals(clusters)
+        _add_plurals(clusters, texts)
     if "misspelling" in rules:
         _add_misspellings(clusters)
     if "acronym" in rules:
@@ -774,19 +774,32 @@ def _add_spellings(clusters: _Clusters) -> None:
             clusters.add(name, first, "spelling", "the same words in the same document", is_sure=True)
 
 
-def _add_plurals(clusters: _Clusters) -> None:
-    """Not the plurals of surnames, which are families, and not of short words: BRIC / BRICS."""
+def _add_plurals(clusters: _Clusters, texts: Sequence[str]) -> None:
+    """Plurals, except of surnames, which are families, of short words (BRIC / BRICS), and of proper names.
+
+    A single word is no proper name if the text has it with an article: a Viking, but not a Google.
+    """
+    counted = {match[1].upper() for text in texts for match in _COUNTED.finditer(text)}
     surnames = {clusters.words[name][-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
     groups = defaultdict(list)
     for name, type_ in clusters.types.items():
         words = clusters.words[name]
         singular = _singular(words[-1])
-        if type_ not in ("PERSON", "LOCATION") and len(singular) > 4 and singular not in surnames:
+        is_proper = len(words) == 1 and type_ not in ("", "CONCEPT") and singular not in counted
+        if (
+            type_ not in ("PERSON", "LOCATION")
+            and len(singular) > 4
+            and singular not in surnames
+            and not is_proper
+        ):
             groups[*words[:-1], singular].append(name)
     for names in groups.values():
         first = preferred([(name, clusters.types[name], 1) for name in names])
         for name in names:
             clusters.add(name, first, "plural", "singular and plural in the same document")
+
+
+_COUNTED = regex.compile(r"\b(?:[Aa]n?|[Ee]ach|[Ee]very|[Aa]nother|[Oo]ne)\s(\p{Lu}\p{L}*)")
 
 
 def _add_surnames_first(clusters: _Clusters) -> None:

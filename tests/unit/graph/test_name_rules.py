@@ -322,7 +322,6 @@ def test_given_names_and_surnames_first_are_merged_in_one_document():
         ("JUANITA NIELSEN", "JUANITA NIELSON", "PERSON"),
         ("ASUR FERNÁNDEZ", "ANSUR FERNÁNDEZ", "PERSON"),
         ("REGINALD OF PIPERNO", "REGINALD OF PRIVERNO", "PERSON"),
-        ("GRAMMY", "GRAMMYS", "ORGANIZATION"),
         ("제10조의2", "제10조의2(신상정보 제공)", "WORK"),
     ],
 )
@@ -345,6 +344,11 @@ def test_variants_in_one_document_are_merged(a: str, b: str, type_: str):
 )
 def test_similar_names_in_one_document_stay(a: str, b: str, type_: str):
     assert resolved({a: type_, b: type_}) == {}
+
+
+def test_plurals_of_proper_names_stay():
+    names = dict.fromkeys(["VIKING", "VIKINGS", "GOOGLE", "GOOGLES"], "ORGANIZATION")
+    assert resolved(names, "Every Viking, most Vikings, the Googles and Google") == {"VIKINGS": "VIKING"}
 
 
 def test_rules_can_be_switched_off():
