@@ -727,9 +727,9 @@ def document_aliases(
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     """Return the aliases of documents that hold in the whole corpus.
 
-    All documents that have an alias for the name must agree. Short names hold in their documents only, and so
-    do acronyms of two letters that only one document spells out, and of three letters that none defines or
-    spells out and only one knows.
+    All documents that have an alias for the name must agree. Short names hold in their documents only, except
+    those of organizations (STANFORD) of which two documents know the full name. So do acronyms of two letters
+    that only one document spells out, and of three letters that none defines or spells out and only one knows.
 
     Args:
         aliases: Those of all documents, such that all of one name are together.
@@ -741,15 +741,20 @@ def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     for name, found in sorted(by_name.items()):
         strong = [alias for alias in found if alias.evidence.startswith((_DEFINED_AS, _NEARBY))]
         best = min(found, key=lambda a: (a not in strong, a.evidence))
-        is_known = len(name) > 3 or len(found) > 1 or (len(name) > 2 and bool(strong))
+        is_known = {
+            "acronym": len(name) > 3 or len(found) > 1 or (len(name) > 2 and bool(strong)),
+            "short_name": len(found) > 1 and best.evidence == _ORGANIZATION_IN_FULL,
+        }
         agree = len({alias[1:3] for alias in found}) == 1
-        if agree and (best.rule in _CORPUS_RULES or (best.rule == "acronym" and is_known)):
+        if agree and is_known.get(best.rule, best.rule in _CORPUS_RULES):
             agreed.append(best)
     return agreed
 
 
 _CORPUS_RULES = frozenset({"plural", "order", "misspelling"})
 _DEFINED_AS = "defined as "
+_FULL_NAME = "the only full name in the document that contains it"
+_ORGANIZATION_IN_FULL = "the only organization in the document with this name and a generic word"
 _NEARBY = "spelled out nearby: "
 
 
@@ -1015,7 +1020,8 @@ def _add_short_names(clusters: _Clusters) -> None:
         type_ = clusters.types[name]
         full = unique.get(f"{type_ or 'PERSON'} {' '.join(words)}", "")
         if full and not _WOMEN.intersection(titles):  # MRS BENNET is not the only person with this name.
-            clusters.add(name, full, "short_name", "the only full name in the document that contains it")
+            evidence = _ORGANIZATION_IN_FULL if type_ == "ORGANIZATION" else _FULL_NAME
+            clusters.add(name, full, "short_name", evidence)
         root = clusters.root(name)
         for short in _short_forms(name, words, type_):
             if unique.setdefault(short, root) != root and clusters.root(unique[short]) != root:

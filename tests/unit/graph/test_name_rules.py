@@ -370,6 +370,12 @@ def test_an_acronym_holds_everywhere_if_all_documents_agree():
     assert merge_document_aliases([defined, alias("SEC", "SOUTHEASTERN CONFERENCE")]) == []
 
 
+def test_a_short_name_of_an_organization_holds_everywhere_if_two_documents_agree():
+    (known,) = document_aliases(dict.fromkeys(["STANFORD", "STANFORD UNIVERSITY"], "ORGANIZATION"), [])
+    assert merge_document_aliases([known, known]) == [known]
+    assert merge_document_aliases([known]) == []
+
+
 def test_weak_aliases_hold_in_their_document_only():
     assert merge_document_aliases([alias("CBS", "COMIC BOOK SUPERHERO")]) == []
     assert merge_document_aliases([alias("ML", "MACHINE LEARNING")]) == []
