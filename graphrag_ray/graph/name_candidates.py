@@ -54,6 +54,7 @@ _SEED = 40
 _MAX_KEYS = 16
 _SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
 """Scripts whose words are short, so that names are compared by their characters."""
+_SCRIPT_RUNS = regex.compile(rf"(?:{_SYLLABLES.pattern})+|(?:(?!{_SYLLABLES.pattern}).)+")
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
 _MARKS = regex.compile(r"\p{M}+")
@@ -158,7 +159,7 @@ def split_texts(uses: Sequence[DocumentUse]) -> list[str]:
 def blocking_keys(name: str) -> list[str]:
     """Return the keys of a name, without those of its neighbours."""
     plain = _MARKS.sub("", name)
-    words = [word for word in name_words(name) if word]
+    words = [run for word in name_words(name) for run in _SCRIPT_RUNS.findall(word)]
     keys: dict[str, None] = {}
     for word in words:
         if _SYLLABLES.match(word):
