@@ -44,6 +44,22 @@ summaries); document labels in summaries. `stored_settings.py` has the defaults 
 """
 MAX_ABOUT = 1_000
 JUDGE_TEMPERATURE = 1.0
+RESOLUTION_RULES: Mapping[str, str] = {
+    "spelling": "equal except for widths, quotation marks, hyphens or dots",
+    "spacing": "equal except for spaces",
+    "accents": "equal except for accents",
+    "abbreviation": "equal with abbreviations written in full",
+    "plural": "singular and plural",
+    "word_form": "forms or spellings of the same words",
+    "legal_form": "equal without the legal form",
+    "title": "equal without the title",
+    "initials": "equal with middle names as initials",
+    "order": "the same words in another order",
+    "misspelling": "spelled or transliterated differently",
+    "acronym": "an acronym and its full name",
+    "short_name": "the only full name in the document that contains it",
+}
+"""Rules of entity resolution (`graph/name_rules.py`), the surest first, and what they find."""
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
@@ -245,6 +261,32 @@ class Names(Section):
     """File with one name per line. These names never become entities."""
     blocklist: str | None = None
     """Content of a blocklist file, if `blocklist_file` is not set. Written to snapshots."""
+
+
+class Resolution(Section):
+    """Which names are merged because they stand for the same thing."""
+
+    mode: Literal["off", "rules", "model"] = "rules"
+    """off: only names that are equal up to case and whitespace, as in the paper (3.1.3). rules: also names that
+    a rule finds to be the same, such as `ELI LILLY` and `ELI LILLY AND COMPANY`. model: a model also decides
+    about similar names, and about names that may stand for several things. An existing index keeps `off`."""
+    rules: tuple[str, ...] = tuple(RESOLUTION_RULES)
+    """Rules to apply (docs/guides/entity-resolution.md)."""
+    max_candidates: PositiveInt = 5
+    """model: maximum number of candidates per name. One request decides about all candidates of a name."""
+
+    @field_validator("rules", mode="before")
+    @classmethod
+    def _check_rules(cls, value: Any) -> Any:
+        rules = _split_commas(value)
+        if isinstance(rules, list | tuple) and (unknown := [r for r in rules if r not in RESOLUTION_RULES]):
+            raise ValueError(f"unknown rule {unknown[0]!r}. Choose from: {', '.join(RESOLUTION_RULES)}")
+        return rules
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a model is called."""
+        return self.mode == "model"
 
 
 class Descriptions(Section):
@@ -560,6 +602,7 @@ class Settings(Section):
     extraction: Extraction = Extraction()
     claims: Claims = Claims()
     names: Names = Names()
+    resolution: Resolution = Resolution()
     descriptions: Descriptions = Descriptions()
     graph: Graph = Graph()
     build: MachineSetting[Literal["all", "names"]] = "all"

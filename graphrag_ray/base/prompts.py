@@ -41,6 +41,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "glean": _RECORDS,
     "glean_missing": _RECORDS,
     "claims": _PASSAGE | {"claim_description", "entities"},
+    "resolve": frozenset({"name", "candidates"}),
+    "resolve_split": frozenset({"name", "documents"}),
     "describe": _GENERATED | {"kind", "name", "descriptions"},
     "about": _GENERATED | {"titles", "entities"},
     "report": _GENERATED | {"about", "role", "rating_criterion", "period", "context"},

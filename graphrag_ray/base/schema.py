@@ -74,6 +74,7 @@ ENTITY_INSTANCES = _table(
     ("date", pa.string()),  # date of the document, if it is shown with descriptions that are merged
     ("turn", pa.int32()),  # 0: first reply; 1, 2, …: gleanings
     ("ordinal", pa.int32()),  # position among the records of the text unit
+    ("name", pa.string()),  # entity key as extracted; null if it is the title (see `resolutions`)
 )
 
 RELATIONSHIP_INSTANCES = _table(
@@ -221,6 +222,18 @@ def row_index_table(table: str) -> str:
     return f"rows_{table}"
 
 
+RESOLUTIONS = _table(
+    # Names that were replaced by entity resolution, sorted by (id, document_id).
+    ("id", pa.string()),  # id that an entity with this name has; not distinct
+    ("entity_id", pa.string()),  # id in entities, which lack it if the entity was pruned
+    ("title", pa.string()),  # entity key that replaced the name
+    ("name", pa.string()),  # entity key as extracted
+    ("document_id", pa.string()),  # id in documents; null if the name was replaced in all documents
+    ("rule", pa.string()),  # rule that found it, "model", "split", or "alias" for a line of the aliases file
+    ("evidence", pa.string()),  # why they are the same, in a phrase
+    ("n_instances", pa.int64()),  # number of extracted records with the name
+)
+
 FAILURES = _table(
     # Items of the last run that have no result.
     ("stage", pa.string()),  # read, extract, claims, describe, report, embed, walk, search
@@ -248,6 +261,7 @@ TABLES: dict[str, pa.Schema] = {
     "attributed_reports": COMMUNITY_REPORTS,
     "tree_clusters": COMMUNITIES,
     "tree_summaries": COMMUNITY_REPORTS,
+    "resolutions": RESOLUTIONS,
     "failures": FAILURES,
 }
 
@@ -268,6 +282,23 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "claims/found_claims": "CLAIM_INSTANCES (`graph/merge.py`) in the order of the chunks",
     "claims/counts": "number of unusable records per chunk",
     "claims/failures": "chunks whose claim extraction failed",
+    "resolve/names": "names by type, after aliases of documents",
+    "resolve/aliases": "names to replace in a document",
+    "resolve/pairs": "pairs of names that a rule merges, or that share a blocking key",
+    "resolve/renamed": "replaced names of a group of documents",
+    "resolve/resolutions": "RESOLUTIONS in ranges of ids",
+    "resolve/counts": "number of replaced names per rule",
+    "resolve/profiles": "names with what a model is shown of them",
+    "resolve/keys": "blocking keys of names",
+    "resolve/candidates": "pairs of names that a model decides about",
+    "resolve/attached": "candidates with their profiles",
+    "resolve/items": "names with their candidates, and names that may stand for several things",
+    "resolve/verdicts": "what the model said about pairs of names",
+    "resolve/splits": "names that the model split, by document",
+    "resolve/found_entities": "ENTITY_INSTANCES with resolved names, if a name of the group was replaced",
+    "resolve/found_relationships": "RELATIONSHIP_INSTANCES, likewise",
+    "resolve/found_claims": "CLAIM_INSTANCES, likewise",
+    "resolve/failures": "names about which the model gave no usable verdict",
     "merge/claim_instances": "CLAIM_INSTANCES sorted by claim",
     "merge/merged_entities": "entities without descriptions, before pruning",
     "merge/merged_relationships": "relationships without descriptions, before pruning",
@@ -338,6 +369,7 @@ ROW_INDEXES: Mapping[str, _Groups] = {
     "text_units": {("id",): ("human_readable_id", "n_tokens", "document_id"), **_BY_NUMBER},
     "entities": {("id",): ("human_readable_id", "frequency"), **_BY_NUMBER},
     "relationships": {**_NUMBER, RELATIONSHIP_ENDS: ("combined_degree", "weight")},
+    "resolutions": {("id",): ("entity_id",), ("entity_id",): ()},
     "covariates": {**_NUMBER, ("subject_entity_id",): ("text_unit_ids",)},
     **{
         kind.communities_table: {

@@ -19,6 +19,7 @@ STICKY_SETTINGS = (
     ("extraction", "entity_types"),
     ("extraction", "gleaning"),
     ("extraction", "repeated_paragraphs"),
+    ("resolution", "mode"),
     ("input", "document_context"),
     ("chunking", "prepend_metadata"),
     ("descriptions", "concatenate_up_to_tokens"),
@@ -36,6 +37,8 @@ _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
 }
 """Defaults before `request_rules` 2, or the behaviour before the setting existed. An index that stores such a
 value keeps it until `index --new-prompts`."""
+_BEFORE_SETTING: Mapping[tuple[str, str], Any] = {("resolution", "mode"): "off"}
+"""What an index that lacks a setting was built with, if that is not the default."""
 _EARLIER_QUERY: Mapping[str, Any] = {
     "drift_breadth": 3,
     "drift_context_tokens": 1_000,
@@ -102,6 +105,7 @@ def with_stored_settings(settings: Settings, before: Mapping[str, Any] | None) -
     for name, key in STICKY_SETTINGS:
         section, value = update.get(name, getattr(settings, name)), _stored_value(before, name, key)
         value = earlier.get((name, key)) if value is None else value
+        value = _BEFORE_SETTING.get((name, key)) if before and value is None else value
         if value is not None and key not in section.model_fields_set:
             with suppress(ValueError):  # The index may come from an untrusted source.
                 data = {**section.model_dump(exclude_unset=True), key: value}

@@ -207,6 +207,7 @@ COMMANDS = {
         "tune": "Fit settings and prompts to your documents.",
         "estimate": "Predict calls, tokens, cost and time of indexing.",
         "index": "Build or update an index of documents.",
+        "resolve": "Preview which names are merged or split.",
         "status": "Show the contents and the runs of an index.",
         "failures": "List failed items, and retry them.",
     },

@@ -29,6 +29,7 @@ Record = dict[str, Any]
 
 ENTITY = ("human_readable_id", "title", "type", "degree")
 RELATIONSHIP = ("human_readable_id", "source", "target", "weight", "description")
+RESOLUTION = ("name", "document_id", "rule", "evidence", "n_instances")
 CLAIM = ("human_readable_id", "subject_id", "object_id", "type", "status", "description")
 DOCUMENT = ("human_readable_id", "path", "row", "title")
 UNIT = ("human_readable_id", "position", "start", "end", "n_tokens")
@@ -215,16 +216,35 @@ def show_entity(view: RecordView, name: str) -> Record:
     row = view.row("entities", record_lookup.find_entity(view.reader, name))
     units = row.pop("text_unit_ids")
     edges = view.heaviest([row["id"]], RELATIONSHIP_ENDS)
+    resolved = view.rows("resolutions", RESOLUTION, [row["id"]], by="entity_id")
     claims = [c["id"] for c in view.where("covariates", ["id"], ["subject_id", "object_id"], row["title"])]
     return {
         "kind": "entity",
         **row,
+        "names": _with_places(view, sorted(resolved, key=_by("n_instances", "name"))[: view.limit]),
         "communities": _communities_with(view, "entity_ids", row["id"]),
         "relationships": view.first("relationships", RELATIONSHIP, edges),
         "claims": view.first("covariates", CLAIM, claims),
-        "chunks": view.chunks(units, [row["title"]]),
-        "totals": {"relationships": len(edges), "claims": len(claims), "chunks": len(units)},
+        "chunks": view.chunks(units, [row["title"], *(name["name"] for name in resolved)]),
+        "totals": {
+            "names": len(resolved),
+            "relationships": len(edges),
+            "claims": len(claims),
+            "chunks": len(units),
+        },
     }
+
+
+def _with_places(view: RecordView, names: list[Record]) -> list[Record]:
+    """Add the place of the document to names that were replaced in one document."""
+    documents = view.documents([name["document_id"] for name in names if name["document_id"]])
+    return [
+        {
+            **name,
+            "place": documents[name["document_id"]]["place"] if name["document_id"] in documents else None,
+        }
+        for name in names
+    ]
 
 
 def show_relationship(view: RecordView, *names: str) -> Record:

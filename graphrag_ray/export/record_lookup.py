@@ -39,6 +39,11 @@ def find_entity(reader: Reader, name: str) -> str:
     """Find an entity by short id, id or name. Raises UsageError, which suggests similar names."""
     if id_ := _exact(reader, "entities", name, [name, entity_id(name), entity_id(entity_key(name))]):
         return id_
+    key = entity_key(name)
+    merged = reader.rows(Rows("resolutions", ["entity_id"], [entity_id(key)] if key else []))
+    found = reader.rows(Rows("entities", ["id"], merged["entity_id"].unique().to_pylist()))["id"]
+    if len(found) == 1:
+        return str(found[0])
     rows = reader.table("entities", ["id", "human_readable_id", "title"])
     return _by_name("entity", "entities", name, rows, [rows["title"].to_pylist()])
 

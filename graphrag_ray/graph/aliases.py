@@ -1,7 +1,8 @@
-"""Aliases and blocked names, with which users correct the exact matching of entity names.
+"""Aliases and blocked names, with which users correct which names stand for the same thing.
 
-Both apply to entity keys (`ids.entity_key`) before the merge, so all aliases of an entity merge under one
-key. Raw replies are stored, so changing the alias file causes no model calls.
+They apply to entity keys (`ids.entity_key`) and take precedence over entity resolution
+(`indexing/stages/resolve_stage.py`). Raw replies are stored, so changing the aliases file costs model calls
+only for descriptions and reports that change.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.ids import entity_key
+from graphrag_ray.base.ids import document_id, entity_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,14 @@ class EntityNames:
 
     aliases: Mapping[str, str] = field(default_factory=dict)  # entity key -> canonical key (not an alias)
     blocked: frozenset[str] = frozenset()  # entity keys that never become entities
+    different: frozenset[tuple[str, str]] = frozenset()  # pairs of keys, ascending, that are never merged
+    by_document: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (document id, key) -> key
+    unsplit: frozenset[str] = frozenset()  # keys that a model never splits
+
+    @property
+    def canonical(self) -> frozenset[str]:
+        """The names that the user chose for entities."""
+        return frozenset([*self.aliases.values(), *self.by_document.values()])
 
     def key(self, name: str) -> str | None:
         """Return the key of a name as written, or None if it is empty or blocked."""
@@ -38,27 +48,50 @@ class EntityNames:
         """Return a canonical JSON text for the fingerprint of a step."""
         return json.dumps([dict(self.aliases), sorted(self.blocked)], sort_keys=True)
 
+    @property
+    def decisions(self) -> list[Any]:
+        """Everything that only entity resolution uses, for the fingerprint of its step."""
+        by_document = sorted([*key, title] for key, title in self.by_document.items())
+        return [sorted(self.different), by_document, sorted(self.unsplit), sorted(self.canonical)]
+
 
 def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNames:
     """Parse an alias file and a block list.
 
     Args:
         aliases_yaml: YAML `CANONICAL NAME: [alias, …]`. A single alias needs no brackets. Chains of aliases
-            are resolved.
+            are resolved. In place of an alias, `{not: NAME}` keeps two names apart, `{name: NAME, document:
+            PATH}` is an alias in one document only (with `row: ID` in a row of a table file), and
+            `{split: false}` keeps the name in one piece.
         blocked_text: One name per line. Empty lines and lines that start with # are skipped. Any other # is
             part of the name (C#).
 
     Raises:
-        SettingsError: If the YAML is malformed, an alias has two canonical names, or aliases form a cycle.
+        SettingsError: If the YAML is malformed, an alias has two canonical names, aliases form a cycle, or
+            names are aliases and different.
     """
     aliases: dict[str, str] = {}
-    for canonical, alias, line in _alias_pairs(aliases_yaml or ""):
-        key, target = entity_key(alias), entity_key(canonical)
-        if not key or not target:
+    by_document: dict[tuple[str, str], str] = {}
+    different: dict[tuple[str, str], int] = {}
+    unsplit: set[str] = set()
+    for canonical, entry, line in _entries(aliases_yaml or ""):
+        target = entity_key(canonical)
+        key = entity_key(entry.get("name") or entry.get("not") or "")
+        if not target or not (key or "split" in entry):
             raise SettingsError(f"Aliases file, line {line}: empty name")
-        if key != target and aliases.setdefault(key, target) != target:
+        where: dict[Any, str] = aliases
+        place: Any = key
+        if "split" in entry:
+            unsplit.add(target)
+            continue
+        if "not" in entry:
+            different.setdefault((min(key, target), max(key, target)), line)
+            continue
+        if "document" in entry:
+            where, place = by_document, (document_id(entry["document"], entry.get("row", "")), key)
+        if key != target and where.setdefault(place, target) != target:
             raise SettingsError(
-                f"Aliases file, line {line}: {key!r} is an alias of both {aliases[key]!r} and {target!r}"
+                f"Aliases file, line {line}: {key!r} is an alias of both {where[place]!r} and {target!r}"
             )
     lines = (line.strip() for line in (blocked_text or "").splitlines())
     blocked = frozenset(entity_key(line) for line in lines if line and not line.startswith("#"))
@@ -70,11 +103,18 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
             if path[-1] in path[:-1]:
                 raise SettingsError(f"Aliases file: aliases form a cycle: {' -> '.join(map(repr, path))}")
         resolved[alias] = path[-1]
-    return EntityNames(resolved, blocked - {""})
+    kept_apart = set()
+    for (a, b), line in different.items():
+        first, second = sorted((resolved.get(a, a), resolved.get(b, b)))
+        if first == second:
+            raise SettingsError(f"Aliases file, line {line}: {a!r} and {b!r} are both aliases and different")
+        kept_apart.add((first, second))
+    by_document = {place: resolved.get(target, target) for place, target in by_document.items()}
+    return EntityNames(resolved, blocked - {""}, frozenset(kept_apart), by_document, frozenset(unsplit))
 
 
-def _alias_pairs(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (canonical name, alias, line).
+def _entries(text: str) -> Iterator[tuple[str, Mapping[str, str], int]]:
+    """Yield (canonical name, entry, line). An alias is an entry with only a name.
 
     Reads YAML nodes rather than values, so that names such as NO or 1984 remain text and repeated canonical
     names do not overwrite each other.
@@ -85,13 +125,31 @@ def _alias_pairs(text: str) -> Iterator[tuple[str, str, int]]:
         raise SettingsError(f"The aliases file is not valid YAML: {e}") from e
     if root is None:
         return
-    usage = "write it as `CANONICAL NAME: [alias, …]`"
+    usage = "write it as `CANONICAL NAME: [alias, {not: NAME}, {name: NAME, document: PATH}, {split: false}]`"
     if not isinstance(root, yaml.MappingNode):
         raise SettingsError(f"The aliases file is not a mapping: {usage}")
     for name, value in root.value:
         aliases = value.value if isinstance(value, yaml.SequenceNode) else [value]
         for node in (name, *aliases):
-            if not isinstance(node, yaml.ScalarNode):
-                raise SettingsError(f"Aliases file, line {node.start_mark.line + 1}: {usage}")
-        for alias in aliases:
-            yield name.value, alias.value, alias.start_mark.line + 1
+            line = node.start_mark.line + 1
+            entry = _entry(node)
+            if entry is None or (node is name and entry.keys() != {"name"}):
+                raise SettingsError(f"Aliases file, line {line}: {usage}")
+            if node is not name:
+                yield name.value, entry, line
+
+
+_ENTRY_KEYS = ({"name"}, {"not"}, {"split"}, {"name", "document"}, {"name", "document", "row"})
+
+
+def _entry(node: yaml.Node) -> dict[str, str] | None:
+    """Return the entry of a YAML node, or None if it is not one."""
+    if isinstance(node, yaml.ScalarNode):
+        return {"name": node.value}
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    scalars = [n for pair in node.value for n in pair if isinstance(n, yaml.ScalarNode)]
+    entry = {key.value: value.value for key, value in zip(scalars[::2], scalars[1::2], strict=False)}
+    if len(scalars) != 2 * len(node.value) or entry.keys() not in _ENTRY_KEYS:
+        return None
+    return entry if "split" not in entry or entry["split"].lower() == "false" else None

@@ -43,7 +43,9 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, Extracted
     rows: list[tuple[Any, ...]] = []
     for unit, extraction in extractions:
         for ordinal, e in enumerate(extraction.entities):
-            rows.append((e.title, e.title, e.type or None, e.description or None, *unit, e.turn, ordinal))
+            rows.append(
+                (e.title, e.title, e.type or None, e.description or None, *unit, e.turn, ordinal, None)
+            )
         described = {e.title for e in extraction.entities}
         turns: dict[str, int] = {}
         for r in extraction.relationships:
@@ -51,9 +53,9 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, Extracted
                 if title not in described:
                     turns.setdefault(title, r.turn)
         for ordinal, (title, turn) in enumerate(turns.items(), start=len(extraction.entities)):
-            rows.append((title, title, None, None, *unit, turn, ordinal))
+            rows.append((title, title, None, None, *unit, turn, ordinal, None))
     table = _from_rows(rows, ENTITY_INSTANCES)
-    return table.set_column(0, ENTITY_INSTANCES.field(0), _entity_ids(table["title"]))
+    return table.set_column(0, ENTITY_INSTANCES.field(0), entity_ids(table["title"]))
 
 
 def relationship_instance_rows(extractions: Iterable[tuple[ExtractionSource, ExtractedRecords]]) -> pa.Table:
@@ -147,8 +149,8 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
             "id": units.keys,
             "source": low,
             "target": high,
-            "source_id": _entity_ids(low),
-            "target_id": _entity_ids(high),
+            "source_id": entity_ids(low),
+            "target_id": entity_ids(high),
             "weight": weights,
             "text_unit_ids": units.lists,
             "n_instances": np.bincount(units.key, minlength=len(units.keys)),
@@ -213,7 +215,7 @@ def descriptions_by_key(
         first = end
 
 
-def _entity_ids(titles: pa.ChunkedArray) -> pa.Array:
+def entity_ids(titles: pa.ChunkedArray) -> pa.Array:
     """Return the entity id of each title, hashing every distinct title once."""
     code, distinct = encode_sorted(titles)
     return pa.array([entity_id(t) for t in distinct.to_pylist()], type=pa.string()).take(pa.array(code))
@@ -261,11 +263,15 @@ def claim_rows(claims: Iterable[tuple[ExtractionSource, ClaimRecords]]) -> pa.Ta
     rows: list[tuple[Any, ...]] = []
     for unit, extracted in claims:
         for ordinal, c in enumerate(extracted.claims):
-            # Exclude the text unit, so that the id stays the same if an earlier document states the claim.
-            id_ = claim_id(c.subject, c.object, _fold(c.type), _fold(c.description), "")
+            id_ = id_of_claim(c.subject, c.object, c.type, c.description)
             texts = (c.type, c.description, c.status, c.start_date or None, c.end_date or None, c.source_text)
             rows.append((id_, entity_id(c.subject), c.subject, c.object, *texts, *unit[:3], ordinal))
     return _from_rows(rows, CLAIM_INSTANCES)
+
+
+def id_of_claim(subject: str, object_: str, type_: str, description: str) -> str:
+    """Return the id of a claim, which does not depend on the text units that state it."""
+    return claim_id(subject, object_, _fold(type_), _fold(description), "")
 
 
 def merge_claims(instances: pa.Table) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -77,19 +77,22 @@ def confirm_cost(settings: Settings, new_prompts: bool, agree: Callable[[str], o
 
 @contextmanager
 def open_executor(
-    source: str | InputRows,
+    source: str | InputRows | None,
     root: str,
     settings: Settings,
     observer: Observer,
     address: str | None,
     on_ray: bool | None,
     confirm: Callable[[Store], None],
+    stages: Sequence[str] | None = None,
 ) -> Iterator[Executor]:
     """Open an executor that stops on signals.
 
     Everything that can be checked without Ray is checked first. If `on_ray` is None, the amount of work
-    decides whether Ray is used. `confirm` raises an error to refuse the run.
+    decides whether Ray is used. `confirm` raises an error to refuse the run. `stages` are those that call
+    models; by default, all of an indexing run.
     """
+    stages = indexing_stages(settings) if stages is None else stages
     if address is not None and on_ray is False:
         raise UsageError("--address and --in-process cannot be combined.")
     store = Store(root, settings.storage.fsspec_options(root))
@@ -97,15 +100,15 @@ def open_executor(
     private = starts_private_ray(address)
     in_process = on_ray is False
     # Report problems with prices, INPUT and keys before starting Ray, which takes seconds.
-    require_known_addresses(settings, indexing_stages(settings))
+    require_known_addresses(settings, stages)
     check_prices(settings.budget, Models.from_settings(settings))
     files: list[InputFile] = []
     if isinstance(source, str):
         files = list_input(source, store.url, settings.input_options(source, store.url))
-    elif source.is_open:
+    elif source is not None and source.is_open:
         source.resolve(lambda columns: missing_column_fault(columns, settings.input))
     if private or in_process:  # Workers will have this process's environment.
-        check_configured(settings)
+        check_configured(settings, stages)
     confirm(store)
     observer.run_started(settings)
     parent = latest_readable(store)[0]
@@ -119,9 +122,9 @@ def open_executor(
     )
     if private or in_process:
         reusable = bool(store.list("work"))
-        models = check_endpoints(models, settings, indexing_stages(settings), reusable, observer.message)
+        models = check_endpoints(models, settings, stages, reusable, observer.message)
     else:  # Nodes may have access to endpoints that this process cannot connect to.
-        for problem in probe_endpoints(models, settings, indexing_stages(settings)):
+        for problem in probe_endpoints(models, settings, stages):
             if problem.asked:
                 observer.message(f"From this machine: {problem}")
     with observer, ExitStack() as stack:
@@ -234,15 +237,15 @@ def previous_record(store: Store) -> Manifest | RunRecord | None:
     return None
 
 
-def check_configured(settings: Settings) -> None:
-    """Raise SettingsError if a model that the run calls has no endpoint with a key and an address.
+def check_configured(settings: Settings, stages: Iterable[str]) -> None:
+    """Raise SettingsError if a model that the stages call has no endpoint with a key and an address.
 
     Only valid if the workers have this process's environment.
     """
     stages_by_model: dict[str, list[str]] = {}
-    for stage in indexing_stages(settings):
+    for stage in stages:
         stages_by_model.setdefault(settings.model_name(stage), []).append(stage)
-    for name, stages in stages_by_model.items():
+    for name, calling in stages_by_model.items():
         model = settings.model(name)
         provider = load_provider(model)
         if not isinstance(provider, RemoteProvider):
@@ -250,7 +253,7 @@ def check_configured(settings: Settings) -> None:
         clients = provider.connect(model, os.environ, None, None, None)
         problems = [str(c) for c in clients if isinstance(c, FatalCallError)]
         if problems and len(problems) == len(clients):
-            raise SettingsError(f"models.{name} ({', '.join(stages)}): {'; '.join(problems)}")
+            raise SettingsError(f"models.{name} ({', '.join(calling)}): {'; '.join(problems)}")
 
 
 def indexing_stages(settings: Settings) -> list[str]:

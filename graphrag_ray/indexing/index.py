@@ -50,6 +50,7 @@ from graphrag_ray.indexing.stages.hierarchy_tables import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge_instances
 from graphrag_ray.indexing.stages.read_stage import read_input
 from graphrag_ray.indexing.stages.repeats_stage import find_repeated_paragraphs
+from graphrag_ray.indexing.stages.resolve_stage import resolve_names
 from graphrag_ray.indexing.stages.search_stage import build_search_indexes
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import build_walk_index
@@ -252,8 +253,9 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
         repeats, notes = find_repeated_paragraphs(run, corpus), write_notes(run, corpus)
         extraction = extract_graph(run, corpus, repeats, notes, names)
         claims = extract_claims(run, corpus, repeats, notes, extraction, names)
+        extraction, claims, resolution = resolve_names(run, corpus, extraction, claims, names)
         merged = merge_instances(run, corpus, extraction, claims)
-        graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged), notes)
+        graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged), notes, resolution)
     kinds = [HIERARCHIES[name] for name in run.settings.built_hierarchies]
     if graph and any(kind.needs_embeddings and kind.needs_graph for kind in kinds):
         graph = replace(graph, embedded=embed_entities(run, graph.descriptions))

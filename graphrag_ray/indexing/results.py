@@ -25,11 +25,20 @@ class ExtractedGraph:
     merged: Result
     descriptions: Result
     notes: Result
+    resolution: Result
     embedded: Result = field(default_factory=Result)
 
     @property
     def results(self) -> Sequence[Result]:
-        return (self.extraction, self.claims, self.merged, self.descriptions, self.notes, self.embedded)
+        return (
+            self.extraction,
+            self.claims,
+            self.merged,
+            self.descriptions,
+            self.notes,
+            self.resolution,
+            self.embedded,
+        )
 
 
 class BuiltHierarchy(Protocol):

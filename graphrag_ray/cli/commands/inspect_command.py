@@ -32,7 +32,7 @@ _TITLES = {
 }
 _DATE_SOURCES = {"text": " (date from the first lines)", "file name": " (date from the file name)"}
 _LISTS = {
-    "entity": ("communities", "relationships", "claims", "chunks"),
+    "entity": ("names", "communities", "relationships", "claims", "chunks"),
     "relationship": ("entities", "communities", "chunks"),
     "claim": ("chunks",),
     "chunk": ("entities", "relationships", "claims"),
@@ -230,7 +230,8 @@ def _print_list(out: Console, record: Record, name: str, heading: str = "") -> N
     if rows := record[name]:
         total = record["totals"].get(name, len(rows))
         count = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
-        default = "Relationships, by weight" if name == "relationships" else name.capitalize()
+        headings = {"relationships": "Relationships, by weight", "names": "Other names merged into it"}
+        default = headings.get(name, name.capitalize())
         out.print(f"\n{heading or default} ({count})", style="bold")
         for row in rows:
             out.print(f"  {_line(name, row)}")
@@ -249,6 +250,10 @@ def _line(name: str, row: Record) -> str:
         case "entities":
             title = collapse_whitespace(row["title"], _MAX_TEXT)
             text = f"{title} ({row['type'] or 'untyped'}, degree {row['degree']:,})"
+        case "names":
+            where = f" in {row['place']}" if row["place"] else ""
+            why = collapse_whitespace(row["evidence"], _MAX_TEXT)
+            return f"{row['name']}{where}: {plural(row['n_instances'], 'mention')}, {row['rule']} ({why})"
         case "relationships":
             ends = f"{collapse_whitespace(row['source'], 80)} – {collapse_whitespace(row['target'], 80)}"
             description = collapse_whitespace(row["description"], _MAX_TEXT)

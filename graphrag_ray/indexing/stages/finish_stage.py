@@ -75,6 +75,7 @@ def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.
             written += _finish_graph(run, shared, results.graph)
             for name in ("entity_instances", "relationship_instances"):
                 tables[name] = results.graph.merged.parts(name)
+            tables["resolutions"] = results.graph.resolution.parts("resolutions")
         written += [hierarchy.write_tables(run, shared, period) for hierarchy in results.hierarchies.values()]
         result = join_results(written)
         tables.update({name: result.parts(name) for name in result.tables if name in schema.TABLES})

@@ -1,6 +1,6 @@
 """Build the index for walks over the graph (`store/search/name_links.py`): links between chunks and names.
 
-A chunk is linked to the entities extracted from it and, TITLE_WEIGHT times as strongly, to the name in its
+A chunk is linked to the entities extracted from it, by their titles and by the names as extracted, and, TITLE_WEIGHT times as strongly, to the name in its
 document's title, because the subject of a passage leads further than other names in it. (Searching other
 documents for titles did not improve results: see "Walks" in benchmarks/RESULTS.md.)
 
@@ -145,7 +145,10 @@ def _build_shard(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
 def _read(store: Store, group: _Group) -> _ReadGroup:
     documents, units, entities = group
     chunks = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
-    instances = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
+    instances = read_table(store, entities, ["title", "text_unit_id", "name"], schema.ENTITY_INSTANCES)
+    renamed = instances.filter(instances["name"].is_valid())
+    renamed = pa.table({"title": renamed["name"], "text_unit_id": renamed["text_unit_id"]})
+    instances = pa.concat_tables([instances.select(["title", "text_unit_id"]), renamed])
     chunk = pc.index_in(instances["text_unit_id"], value_set=chunks["id"].combine_chunks())
     return _ReadGroup(
         chunks["id"].to_pylist(),

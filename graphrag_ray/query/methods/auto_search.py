@@ -15,7 +15,7 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Method, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import METHODS, MethodKind
-from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
+from graphrag_ray.query.methods.question_names import find_entities, rarest_first
 
 NAME = "auto"
 FEW_CHUNKS = 10
@@ -42,7 +42,7 @@ _PERIOD = re.compile(
 
 def search(question: Question, env: SearchEnv) -> Method:
     """Answer with the method that the rules choose."""
-    mentioned = find_mentions(question.text)
+    mentioned = yield from find_entities(question.text)
     columns = ["id", "title", "text_unit_ids"]
     rows = {r["id"]: r for r in (yield Rows("entities", columns, list(mentioned.spans))).to_pylist()}
     order = rarest_first(mentioned, {id_: len(row["text_unit_ids"]) for id_, row in rows.items()})

@@ -70,7 +70,7 @@ from graphrag_ray.query.methods.method import (
 )
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_answer, reduce_answers
-from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
+from graphrag_ray.query.methods.question_names import find_entities, rarest_first
 from graphrag_ray.query.methods.record_loading import Row, load_records
 from graphrag_ray.query.methods.single_context import first_line, is_insufficient
 
@@ -167,7 +167,9 @@ def _check_limits(
 def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
     """Fill a context with the neighbourhood of each name. It is empty if no entity is near the name."""
     near = yield from _nearest(names, env)
-    mentions = [find_mentions(name) for name in names]
+    mentions = []
+    for name in names:
+        mentions.append((yield from find_entities(name)))
     ids = list(dict.fromkeys(id_ for group in (*(m.spans for m in mentions), *near) for id_ in group))
     rows = yield Rows("entities", ["id", "title", "frequency"], ids)
     entities = {row["id"]: row for row in rows.to_pylist()}

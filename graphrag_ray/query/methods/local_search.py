@@ -45,7 +45,7 @@ from graphrag_ray.query.methods.method import (
 )
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import add_neighbours, fuse, rank, relevant, similarities_of
-from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
+from graphrag_ray.query.methods.question_names import find_entities, rarest_first
 from graphrag_ray.query.methods.record_loading import Row, distinct, load_records, prefix_that_fits
 from graphrag_ray.query.methods.single_context import answer_from
 
@@ -159,7 +159,7 @@ def _near(
         The number of chunks of each, the ids of those mentioned, and the similarity of the nearest.
     """
     possible = yield from matching_ids("entity", chunks)
-    mentioned = find_mentions(text)
+    mentioned = yield from find_entities(text)
     k, columns = env.settings.query.local_entities, ["id", "frequency"]
     rows, hits = yield (
         Rows("entities", columns, list(mentioned.spans)),

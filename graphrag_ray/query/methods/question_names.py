@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.ids import QUOTES, WORD_PATTERN, entity_id, entity_key
+from graphrag_ray.query.methods.method import Rows, Steps
 
 MAX_WORDS = 500
 """Maximum number of words of a question that are searched for names."""
@@ -70,6 +71,16 @@ class Mentions:
         text = self.question[start:end]
         capital = any(c.isdigit() or c != c.lower() for c in text) and self.question[:start].strip()
         return bool(capital) or text.lower() == text.upper()
+
+
+def find_entities(question: str) -> Steps[Mentions]:
+    """Find possible names of entities in a question, including names that entity resolution replaced."""
+    mentions = find_mentions(question)
+    rows = yield Rows("resolutions", ["id", "entity_id"], list(mentions.spans))
+    spans = {id_: list(found) for id_, found in mentions.spans.items()}
+    for row in rows.to_pylist():
+        spans.setdefault(row["entity_id"], []).extend(mentions.spans[row["id"]])
+    return Mentions(question, spans)
 
 
 def rarest_first(mentioned: Mentions, frequency: Mapping[str, int]) -> list[str]:
