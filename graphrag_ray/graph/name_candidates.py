@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import regex
 from rapidfuzz import fuzz, process
 
-from graphrag_ray.base.ids import name_words, stable_id
+from graphrag_ray.base.ids import entity_key, name_words, stable_id
 from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, numbers
@@ -54,6 +54,7 @@ _SEED = 40
 _MAX_KEYS = 16
 _SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
 """Scripts whose words are short, so that names are compared by their characters."""
+_BRACKETS = regex.compile(r"\s*[(（][^()（）]*[)）]\s*$")
 _SCRIPT_RUNS = regex.compile(rf"(?:{_SYLLABLES.pattern})+|(?:(?!{_SYLLABLES.pattern}).)+")
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
@@ -361,8 +362,11 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return a["type"] == b["type"] and not in_one_document
 
 
-def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
-    """Whether the descriptions of a name in several documents fall apart into groups that are not alike.
+def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
+    """Whether a name in several documents may stand for several things.
+
+    That is so if its descriptions fall apart into groups that are not alike, if it has types that exclude each
+    other, or if it is the title of several documents: JOHN ORME (ARCHITECT), JOHN ORME (FOOTBALLER).
 
     Args:
         cosines: [uses, uses] similarity of the descriptions.
@@ -377,6 +381,9 @@ def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
     for i, j in np.argwhere(np.triu(cosines >= MIN_SPLIT_COSINE, 1)).tolist():
         a, b = sorted((root(i), root(j)))
         group[b] = a
+    titles = {use.title for use in uses if entity_key(_BRACKETS.sub("", use.title)) == name}
+    if len(titles) > 1:
+        return True
     if all(use.type == "CONCEPT" for use in uses):
         return False
     roots = {root(i) for i in range(len(uses))}
