@@ -96,6 +96,19 @@ def answer_glean_missing(variables: dict[str, str]) -> str:
     return COMPLETION
 
 
+def answer_extract_schema(variables: dict[str, str]) -> str:
+    """Records with the first two types and the first relation of the message's schema, which it cannot see."""
+    return answer_extract(variables)
+
+
+def answer_glean_schema(variables: dict[str, str]) -> str:
+    return COMPLETION
+
+
+def answer_correct_schema(variables: dict[str, str]) -> str:
+    return COMPLETION
+
+
 def answer_document_context(variables: dict[str, str]) -> str:
     return "A text about " + " and ".join(NAME.findall(variables["text"])[:2]) + "."
 

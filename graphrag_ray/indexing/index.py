@@ -54,7 +54,7 @@ from graphrag_ray.indexing.stages.search_stage import build_search_indexes
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import build_walk_index
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.indexing.stored_prompts import load_names, with_file_contents
+from graphrag_ray.indexing.stored_prompts import load_names, with_file_contents, with_schema
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.store import locks, run_records, snapshots
@@ -114,6 +114,7 @@ def index(
     """
     load_prompts(settings.prompts_dir, settings.prompts)
     load_names(settings)
+    settings = with_schema(settings)
     for warning in guessed_vocabularies(settings.models):
         observer.message(warning)
     if "attributed" in settings.built_hierarchies and settings.attributed.clustering == "spectral":
@@ -139,7 +140,7 @@ def index(
                 f"graphrag-ray changed {change}: re-deriving tables from stored replies. Models are called "
                 "only for requests that changed."
             )
-        names = load_names(run.settings)
+        names, _ = load_names(run.settings), with_schema(run.settings)  # An index may store any schema.
         for note in (unfinished_note(store, JOURNALS), _build_note(run), _kept_settings_note(run, settings)):
             if note:
                 observer.message(note)

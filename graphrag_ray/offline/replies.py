@@ -16,6 +16,7 @@ _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "glean_check": lambda variables: "N",
     "glean_missing": lambda variables: variables.get("completion", "<|COMPLETE|>"),
     "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
+    "correct_schema": lambda variables: variables.get("completion", "<|COMPLETE|>"),
     "claims": claim_records,
     "describe": digests.description,
     "about": digests.about,

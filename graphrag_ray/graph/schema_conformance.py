@@ -1,0 +1,159 @@
+"""Check extracted records against a schema, and settle what one correction could not repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from graphrag_ray.base.wording import shorten
+from graphrag_ray.graph.delimited_records import EntityRecord, RelationshipRecord
+from graphrag_ray.graph.extraction_schema import (
+    MAX_NAME_CHARACTERS,
+    ExtractionSchema,
+    RelationType,
+    type_key,
+)
+
+MAX_PROBLEMS = 200
+"""Maximum number of records that a correction lists."""
+_MAX_SHOWN = 100  # characters of a name
+
+GraphRecord = EntityRecord | RelationshipRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Conformance:
+    """Records of a chunk by whether they conform to a schema, each in their order.
+
+    Attributes:
+        entities: With the types as the schema spells them.
+        relationships: With the relations as the schema spells them, turned around where only that fits.
+        violations: The other records and what is wrong with each.
+        n_reversed: Number of relationships that were turned around.
+    """
+
+    entities: tuple[EntityRecord, ...]
+    relationships: tuple[RelationshipRecord, ...]
+    violations: tuple[tuple[GraphRecord, str], ...]
+    n_reversed: int
+
+    @property
+    def problems(self) -> str:
+        """The violations as a correction lists them: one per line, without repetitions."""
+        lines = dict.fromkeys(f"- {_shown(record)}: {problem}" for record, problem in self.violations)
+        return "\n".join(islice(lines, MAX_PROBLEMS))
+
+
+def check(
+    entities: Iterable[EntityRecord], relationships: Iterable[RelationshipRecord], schema: ExtractionSchema
+) -> Conformance:
+    """Check records whose names are entity keys.
+
+    In a closed schema, an end of a relationship needs an entity record of an allowed type.
+    """
+    conforming: list[EntityRecord] = []
+    violations: list[tuple[GraphRecord, str]] = []
+    types: dict[str, set[str]] = {}
+    for e in entities:
+        declared = schema.entity_type(e.type)
+        if declared is None and not schema.open_entities:
+            shown = shorten(e.type, _MAX_SHOWN) or "nothing"
+            violations.append((e, f"{shown} is no entity type of the schema"))
+            continue
+        conforming.append(replace(e, type=declared.name) if declared else e)
+        types.setdefault(e.title, set()).update({conforming[-1].type} - {""})
+    fitting: list[RelationshipRecord] = []
+    n_reversed = 0
+    for r in relationships:
+        missing = [end for end in (r.source, r.target) if end not in types]
+        relation = schema.relation_type(r.relation)
+        source, target = types.get(r.source, set()), types.get(r.target, set())
+        if missing and not schema.open_entities:
+            names = " and ".join(shorten(end, _MAX_SHOWN) for end in dict.fromkeys(missing))
+            violations.append((r, f"there is no entity record with a type of the schema for {names}"))
+        elif not schema.relations:
+            fitting.append(replace(r, relation=""))
+        elif relation is None and schema.open_relations:
+            key = type_key(r.relation)
+            fitting.append(replace(r, relation=key if len(key) <= MAX_NAME_CHARACTERS else ""))
+        elif relation is None:
+            shown = shorten(r.relation, _MAX_SHOWN)
+            problem = f"{shown} is no relation type of the schema" if shown else "it has no relation type"
+            violations.append((r, problem))
+        elif relation.fits(source, target) or (not relation.fits(target, source) and schema.open_patterns):
+            fitting.append(replace(r, relation=relation.name))
+        elif relation.fits(target, source):
+            fitting.append(replace(r, source=r.target, target=r.source, relation=relation.name))
+            n_reversed += 1
+        else:
+            violations.append((r, _wrong_ends(relation, source, target)))
+    return Conformance(tuple(conforming), tuple(fitting), tuple(violations), n_reversed)
+
+
+def settle(
+    first: Conformance,
+    entities: Sequence[EntityRecord],
+    relationships: Sequence[RelationshipRecord],
+    schema: ExtractionSchema,
+) -> tuple[Conformance, dict[str, int]]:
+    """Combine conforming records with the reply to a correction, and drop what still violates the schema.
+
+    A record of the reply replaces the violations with the same name or pair of names. The others are checked
+    again, because the reply may contain the entities that they lacked. If the schema allows other relations,
+    a relationship between wrong types is kept without its relation.
+
+    Returns:
+        The conforming records, and the counts of the chunk by name.
+    """
+    replaced = _identities(entities, relationships)
+    remaining = [record for record, _ in first.violations if _identity(record) not in replaced]
+    final = check(
+        [*first.entities, *entities, *(r for r in remaining if isinstance(r, EntityRecord))],
+        [*first.relationships, *relationships, *(r for r in remaining if isinstance(r, RelationshipRecord))],
+        schema,
+    )
+    untyped = [
+        replace(record, relation="")
+        for record, _ in final.violations
+        if isinstance(record, RelationshipRecord) and schema.open_relations
+    ]
+    kept = check(final.entities, untyped, schema).relationships
+    conforming = _identities(final.entities, final.relationships)
+    without_relation = _identities((), kept) - conforming
+    violating = [_identity(record) for record, _ in first.violations]
+    n_corrected, n_untyped = (
+        sum(identity in found for identity in violating) for found in (conforming, without_relation)
+    )
+    counts = {
+        "schema_records": len(first.entities) + len(first.relationships) + len(violating),
+        "schema_violations": len(violating),
+        "schema_corrected": n_corrected,
+        "schema_untyped": n_untyped,
+        "schema_dropped": len(violating) - n_corrected - n_untyped,
+        "relations_reversed": first.n_reversed + final.n_reversed,
+    }
+    return replace(final, relationships=(*final.relationships, *kept), violations=()), counts
+
+
+def _identity(record: GraphRecord) -> frozenset[str] | str:
+    """Return what a corrected record has in common with the wrong one: its name, or the pair of its ends."""
+    return record.title if isinstance(record, EntityRecord) else frozenset((record.source, record.target))
+
+
+def _identities(
+    entities: Iterable[EntityRecord], relationships: Iterable[RelationshipRecord]
+) -> set[frozenset[str] | str]:
+    return {*map(_identity, entities), *map(_identity, relationships)}
+
+
+def _shown(record: GraphRecord) -> str:
+    if isinstance(record, EntityRecord):
+        return f"entity {shorten(record.title, _MAX_SHOWN)}"
+    ends = f"{shorten(record.source, _MAX_SHOWN)} → {shorten(record.target, _MAX_SHOWN)}"
+    return f"relationship {ends}"
+
+
+def _wrong_ends(relation: RelationType, source: Iterable[str], target: Iterable[str]) -> str:
+    found = " → ".join(" or ".join(sorted(types)) or "unknown" for types in (source, target))
+    return f"{relation.name} connects {relation.ends}, not {found}"
