@@ -97,8 +97,9 @@ def answer_glean_missing(variables: dict[str, str]) -> str:
 
 
 def answer_extract_schema(variables: dict[str, str]) -> str:
-    """Records with the first two types and the first relation of the message's schema, which it cannot see."""
-    return answer_extract(variables)
+    """Every name has the first type of the schema, and every relationship is KNOWS."""
+    reply = answer_extract(variables).replace("PERSON", variables["entity_types"].partition(",")[0])
+    return re.sub(rf'(\("relationship"(?:{re.escape(FIELD)}[^<]*){{2}})', rf"\1{FIELD}KNOWS", reply)
 
 
 def answer_glean_schema(variables: dict[str, str]) -> str:
