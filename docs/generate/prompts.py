@@ -246,7 +246,7 @@ def schema_requests() -> Iterator[ChatRequest]:
     model = {"provider": "openai", "model": "gpt-4o-mini"}
     settings = parse_settings({"models": {"default": model}, "extraction": {"schema": SCHEMA}})
     names = {"extract": "extract_schema", "glean_missing": "glean_schema"}
-    text = next(CORPUS.glob("01*")).read_text("utf-8")
+    text = sorted(CORPUS.glob("0*.txt"))[0].read_text("utf-8")
     dialogue = extract(ChunkText(text[:1_200]), extract_spec(load_prompts(), settings))
     request = next(dialogue)
     with suppress(StopIteration):

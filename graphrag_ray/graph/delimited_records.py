@@ -102,19 +102,18 @@ def parse_records(
             description = " ".join(filter(None, (*texts, attributes)))
             entities.append(EntityRecord(fields[0], fields[1].upper(), description))
         elif kind == "relationship" and len(fields) >= 3 and fields[0] and fields[1]:
+            source, target, *texts = fields
+            known = next((n for n, text in enumerate(texts) if is_relation and is_relation(text)), None)
+            relation = "" if known is None else texts.pop(known)
             # The last field is the strength, unless it reads like a piece of the description.
-            *texts, last = fields[2:]
+            *texts, last = texts or [""]
             strength = _strength(last) if texts or _NUMBER.fullmatch(last) else None
             if strength is None and (len(last.split()) > 3 or not (texts or _NUMBER.fullmatch(last))):
                 texts.append(last)
             unreadable += strength is None
-            relation = ""
-            if is_relation is not None:
-                first = 0 if len(texts) > 1 and len(texts[0]) <= _MAX_RELATION_CHARACTERS else None
-                n = next((n for n, text in enumerate(texts) if is_relation(text)), first)
-                relation = "" if n is None else texts.pop(n)
+            if is_relation and known is None and len(texts) > 1 and len(texts[0]) <= _MAX_RELATION_CHARACTERS:
+                relation = texts.pop(0)
             description = " ".join(filter(None, texts))
-            source, target = fields[:2]
             record = RelationshipRecord(source, target, description, strength or 1.0, relation=relation)
             relationships.append(record)
         else:

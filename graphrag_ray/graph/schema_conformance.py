@@ -66,28 +66,29 @@ def check(
     fitting: list[RelationshipRecord] = []
     n_reversed = 0
     for r in relationships:
-        missing = [end for end in (r.source, r.target) if end not in types]
-        relation = schema.relation_type(r.relation)
-        source, target = types.get(r.source, set()), types.get(r.target, set())
+        relation, problems = schema.relation_type(r.relation), list[str]()
+        missing = {end: None for end in (r.source, r.target) if end not in types}
         if missing and not schema.open_entities:
-            names = " and ".join(shorten(end, _MAX_SHOWN) for end in dict.fromkeys(missing))
-            violations.append((r, f"there is no entity record with a type of the schema for {names}"))
-        elif not schema.relations:
-            fitting.append(replace(r, relation=""))
-        elif relation is None and schema.open_relations:
+            names = " and ".join(shorten(end, _MAX_SHOWN) for end in missing)
+            problems.append(f"there is no entity record with a type of the schema for {names}")
+        name, is_reversed = relation.name if relation else "", False
+        source, target = types.get(r.source, set()), types.get(r.target, set())
+        if relation and not relation.fits(source, target):
+            is_reversed = relation.fits(target, source)
+            if not is_reversed and not schema.open_patterns:
+                problems.append(_wrong_ends(relation, source, target))
+        elif relation is None and schema.relations and schema.open_relations:
             key = type_key(r.relation)
-            fitting.append(replace(r, relation=key if len(key) <= MAX_NAME_CHARACTERS else ""))
-        elif relation is None:
+            name = key if len(key) <= MAX_NAME_CHARACTERS else ""
+        elif relation is None and schema.relations:
             shown = shorten(r.relation, _MAX_SHOWN)
-            problem = f"{shown} is no relation type of the schema" if shown else "it has no relation type"
-            violations.append((r, problem))
-        elif relation.fits(source, target) or (not relation.fits(target, source) and schema.open_patterns):
-            fitting.append(replace(r, relation=relation.name))
-        elif relation.fits(target, source):
-            fitting.append(replace(r, source=r.target, target=r.source, relation=relation.name))
-            n_reversed += 1
-        else:
-            violations.append((r, _wrong_ends(relation, source, target)))
+            problems.append(f"{shown} is no relation of the schema" if shown else "it has no relation")
+        if problems:
+            violations.append((r, "; ".join(problems)))
+            continue
+        ends = (r.target, r.source) if is_reversed else (r.source, r.target)
+        fitting.append(replace(r, source=ends[0], target=ends[1], relation=name))
+        n_reversed += is_reversed
     return Conformance(tuple(conforming), tuple(fitting), tuple(violations), n_reversed)
 
 
