@@ -70,7 +70,7 @@ def extract_graph(run: Run, corpus: Result, repeats: Result, notes: Result, name
     # Initial estimate of the calls per chunk: half of the gleanings find something, and so do half of the
     # checks before them.
     turns = 1.0 + sum((1.5 if spec.check_first else 1.0) * 0.5**i for i in range(spec.max_gleanings))
-    turns += 0.3 if spec.schema else 0.0  # corrections
+    turns += 0.3 if spec.schema else 0.0  # Some chunks need a correction.
     work = Work(
         "extract",
         lambda store, row: extraction_dialogue.extract(_chunk_text(row), spec) if row["text"] else _nothing(),

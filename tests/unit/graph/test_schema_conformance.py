@@ -170,7 +170,7 @@ def test_a_schema_without_relations_leaves_relationships_without_types():
     [
         (["TREATS", "It helps.", "8"], "TREATS", "It helps.", 8.0),
         (["It helps.", "treats", "8"], "treats", "It helps.", 8.0),
-        (["It helps.", "8", "TREATS"], "TREATS", "It helps. 8", 1.0),
+        (["It helps.", "8", "TREATS"], "TREATS", "It helps.", 8.0),
         (["FIGHTS", "It helps.", "8"], "FIGHTS", "It helps.", 8.0),
         (["TREATS", "8"], "TREATS", "", 8.0),
         (["It helps.", "8"], "", "It helps.", 8.0),
