@@ -267,9 +267,10 @@ def _mapping(node: yaml.Node, keys: Mapping[str, str]) -> dict[str, yaml.Node]:
         _fail(node, f"expected a mapping with some of the keys {known}")
     values: dict[str, yaml.Node] = {}
     for key, value in node.value:
-        name = key.value if isinstance(key, yaml.ScalarNode) else ""
+        name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
         if name not in keys:
-            _fail(key, f"unknown key {str(name)[:MAX_NAME_CHARACTERS]!r}. Choose from: {known}")
+            hint = "Quote a text with commas. " if " " in name else ""
+            _fail(key, f"unknown key {name[:MAX_NAME_CHARACTERS]!r}. {hint}Choose from: {known}")
         if keys[name] in values:
             _fail(key, f"{name} is given twice. Merge the two")
         values[keys[name]] = value

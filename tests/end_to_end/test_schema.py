@@ -166,3 +166,5 @@ def test_the_offline_engine_leaves_out_what_the_schema_has_no_type_for(world: Wo
     )
     assert {e["type"] for e in world.table("entities")} == {"PERSON"}
     assert {r["relation"] for r in world.table("relationships")} == {""}
+    world.index(models={"default": {"provider": "offline"}}, **with_schema("entities: [DRUG]"))
+    assert any("knows no entity type of the schema (DRUG)" in note for note in world.observer.notes)

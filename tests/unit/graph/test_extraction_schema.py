@@ -134,6 +134,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
             "entities: {A: {colour: red}}",
             "line 1: unknown key 'colour'. Choose from: description, attributes",
         ),
+        ("entities: {A: {description: red, or blue}}", "unknown key 'or blue'. Quote a text with commas"),
         ("entities: {A: {attributes: [x, x]}}", "attribute 'x' of A is empty or given twice"),
         ("entities: [[A]]", "expected the name of a type"),
         ("entities: ['']", "expected the name of a type"),
