@@ -133,10 +133,15 @@ def without_outdated_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]
 def sticky_differences(settings: Settings, other: Settings) -> list[str]:
     """Return the sticky settings that differ from those of `other`, as `key: value`."""
     return [
-        f"{name}.{key}: {shorten(', '.join(value) if isinstance(value, tuple) else str(value), _MAX_SHOWN)}"
+        f"{name}.{key}: {_shown(value)}"
         for name, key in STICKY_SETTINGS
         if (value := getattr(getattr(settings, name), key)) != getattr(getattr(other, name), key)
     ]
+
+
+def _shown(value: Any) -> str:
+    text = ", ".join(value) if isinstance(value, tuple) else str(value)
+    return shorten(" ".join(text.split()), _MAX_SHOWN)
 
 
 def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:

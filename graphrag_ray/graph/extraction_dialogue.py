@@ -163,7 +163,7 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
             reply, "correct_schema", correct, response="text", variables={**request.variables, **problems}
         )
         replies = [parse(reply.text, truncated=reply.finish_reason == "length")]
-        corrected = _with_keys(replies, spec, 0, first_turn=len(turns) + 1)
+        corrected = _with_keys(replies, spec, 0)
     final, counts = schema_conformance.settle(first, corrected.entities, corrected.relationships, schema)
     return ExtractedRecords(
         final.entities,
@@ -176,15 +176,13 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     )
 
 
-def _with_keys(
-    replies: Sequence[Records], spec: ExtractSpec, unexpected: int, first_turn: int = 0
-) -> ExtractedRecords:
+def _with_keys(replies: Sequence[Records], spec: ExtractSpec, unexpected: int) -> ExtractedRecords:
     """Return the records of replies with entity keys as names, and count the ones without a key."""
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
     unusable = sum(records.unusable for records in replies)
     blocked = 0
-    for turn, records in enumerate(replies, first_turn):
+    for turn, records in enumerate(replies):
         for e in records.entities:
             if title := spec.key(e.title):
                 entities.append(replace(e, title=title, turn=turn))

@@ -121,6 +121,21 @@ def test_relations_are_shown_to_models_and_restrict_questions(typed: World):
     assert any("PAYS: " in body["messages"][-1]["content"] for body in reports)
 
 
+def test_another_relation_between_the_same_texts_is_reported_again(typed: World):
+    def renamed(body: dict[str, Any]) -> Any:
+        return violating(body).replace("<|>KNOWS<|>", "<|>MEETS<|>")
+
+    start = typed.asked()
+    typed.endpoint.respond = renamed
+    typed.index(**with_schema(SCHEMA.replace("KNOWS", "MEETS")))
+    assert {r["relation"] for r in typed.table("relationships")} == {"MEETS", "PAYS"}
+    assert not typed.prompts(start)["describe"]
+    (report,) = (
+        b["messages"][-1]["content"] for b in typed.endpoint.bodies()[start:] if prompt_of(b) == "report"
+    )
+    assert "MEETS: " in report and "KNOWS: " not in report
+
+
 def test_relations_are_exported_and_inspected(typed: World, run: Command, tmp_path: Path):
     root = str(typed.root)
     shown = run("inspect", "relationship", "GRACE", "IVAN", "--root", root).stdout
