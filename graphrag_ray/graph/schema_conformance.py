@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -100,14 +101,19 @@ def settle(
 ) -> tuple[Conformance, dict[str, int]]:
     """Combine conforming records with the reply to a correction, and drop what still violates the schema.
 
-    A record of the reply replaces the violations with the same name or pair of names. The others are checked
-    again, because the reply may contain the entities that they lacked. If the schema allows other relations,
-    a relationship between wrong types is kept without its relation.
+    A record of the reply replaces the violations with the same name or pair of names, and is left out if it
+    only repeats what conforms. The other violations are checked again, because the reply may contain the
+    entities that they lacked. If the schema allows other relations, a relationship between wrong types is
+    kept without its relation.
 
     Returns:
         The conforming records, and the counts of the chunk by name.
     """
-    replaced = _identities(entities, relationships)
+    violating = [_identity(record) for record, _ in first.violations]
+    repeated = set(_identities(first.entities, first.relationships)) - set(violating)
+    entities = [e for e in entities if _identity(e) not in repeated]
+    relationships = [r for r in relationships if _identity(r) not in repeated]
+    replaced = set(_identities(entities, relationships))
     remaining = [record for record, _ in first.violations if _identity(record) not in replaced]
     final = check(
         [*first.entities, *entities, *(r for r in remaining if isinstance(r, EntityRecord))],
@@ -120,12 +126,10 @@ def settle(
         if isinstance(record, RelationshipRecord) and schema.open_relations
     ]
     kept = check(final.entities, untyped, schema).relationships
-    conforming = _identities(final.entities, final.relationships)
-    without_relation = _identities((), kept) - conforming
-    violating = [_identity(record) for record, _ in first.violations]
-    n_corrected, n_untyped = (
-        sum(identity in found for identity in violating) for found in (conforming, without_relation)
-    )
+    before, after = (Counter(_identities(found.entities, found.relationships)) for found in (first, final))
+    corrected = set(after - before)
+    without_relation = set(map(_identity, kept)) - corrected
+    n_corrected, n_untyped = (sum(i in found for i in violating) for found in (corrected, without_relation))
     counts = {
         "schema_records": len(first.entities) + len(first.relationships) + len(violating),
         "schema_violations": len(violating),
@@ -144,8 +148,8 @@ def _identity(record: GraphRecord) -> frozenset[str] | str:
 
 def _identities(
     entities: Iterable[EntityRecord], relationships: Iterable[RelationshipRecord]
-) -> set[frozenset[str] | str]:
-    return {*map(_identity, entities), *map(_identity, relationships)}
+) -> list[frozenset[str] | str]:
+    return [*map(_identity, entities), *map(_identity, relationships)]
 
 
 def _shown(record: GraphRecord) -> str:

@@ -122,6 +122,20 @@ def test_a_relationship_is_kept_once_the_correction_adds_its_end():
     assert result.schema_counts["schema_corrected"] == 1
 
 
+def test_a_correction_that_repeats_the_whole_reply_adds_nothing_twice():
+    first = [DRUG, DISEASE, TREATS, entity("FLU", "ILLNESS")]
+    _, entities, relations, _ = run([reply(*first), reply(*first[:3], entity("FLU", "DISEASE"))])
+    assert entities == [("METFORMIN", "DRUG"), ("DIABETES", "DISEASE"), ("FLU", "DISEASE")]
+    assert relations == [("METFORMIN", "TREATS", "DIABETES")]
+
+
+def test_a_dropped_relation_of_a_pair_with_another_relation_is_not_corrected():
+    fights = relationship("METFORMIN", "DIABETES", "FIGHTS", "It helps.", "8")
+    result, _, relations, _ = run([reply(DRUG, DISEASE, TREATS, fights), COMPLETION])
+    assert relations == [("METFORMIN", "TREATS", "DIABETES")]
+    assert (result.schema_counts["schema_corrected"], result.schema_counts["schema_dropped"]) == (0, 1)
+
+
 def test_records_of_gleanings_are_corrected_as_well():
     three = [reply(DRUG), reply(entity("FLU", "ILLNESS")), reply(entity("FLU", "DISEASE"))]
     _, entities, _, requests = run(three, max_gleanings=1)
