@@ -94,6 +94,7 @@ from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, 
 from graphrag_ray.graph.document_note import document_note, note_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
 from graphrag_ray.graph.extraction_measures import measure
+from graphrag_ray.graph.extraction_schema import parse_schema, type_key
 from graphrag_ray.graph.merge import (
     ExtractionSource,
     claim_rows,
@@ -113,6 +114,7 @@ from graphrag_ray.graph.name_rules import (
 )
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
+from graphrag_ray.graph.schema_conformance import check, settle
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
 from graphrag_ray.graph.tuning_dialogues import (
     Decided,
@@ -343,6 +345,32 @@ def names_of(text: str) -> Any:
     return [f(text) for f in (names.key, names.resolve)] if names else None
 
 
+SCHEMA = "entities: {PERSON: {description: x, attributes: [a]}, B: }\nrelations: {R: {from: B, to: PERSON}}"
+WITH_SCHEMA = parse_settings({**SETTINGS.model_dump(), "extraction": {"schema": SCHEMA}})
+
+
+def schema_of(text: str) -> Any:
+    told = json.dumps(text[:80])
+    found = [quietly(lambda t=t: parse_schema(t)) for t in (text, f"entities: {{{told}: {told}}}")]  # type: ignore[misc]
+    return [[t.line for t in (*schema.entities, *schema.relations)] for schema in found if schema]
+
+
+def extraction_by_schema(text: str) -> Any:
+    """An extraction to which every reply is a text, or has it as type, relation and names."""
+    schema, record = parse_schema(SCHEMA), text.replace("<|>", "")
+    reply = (
+        f'("entity"<|>B<|>{record}<|>x<|>{record})##("relationship"<|>{record}<|>B<|>{record}<|>x<|>3)##'
+        + text
+    )
+    spec = extract_spec(PROMPTS, WITH_SCHEMA)
+    extracted = [played(extract(ChunkText(text), spec), r, "stop") for r in (text, reply)]
+    records = parse_records(reply, is_relation=lambda t: t == record)
+    found = check(records.entities, records.relationships, schema)
+    settled, counts = settle(found, records.entities, records.relationships, schema)
+    fits = schema.relations[0].fits([text], [text[1:]])
+    return type_key(text), schema.entity_type(text), fits, extracted, found.problems, settled, counts
+
+
 # reports, query
 
 
@@ -353,6 +381,7 @@ def shown_records(text: str) -> list[contexts.Record]:
         contexts.report_record("r", text, text),
         contexts.entity_record("e", text, text),
         contexts.relationship_record("x", text, text[1:], text),
+        contexts.relationship_record("y", text, text[1:], text, text[:9], True),
         contexts.claim_record(claim),
         contexts.source_record("s", text),
     ]
@@ -670,6 +699,8 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "describe": described,
         "names": names_of,
         "same names": same_names,
+        "schema": schema_of,
+        "extraction by a schema": extraction_by_schema,
         "context": rendered,
         "report": reported,
         "summary": summarised,

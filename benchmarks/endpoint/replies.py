@@ -29,7 +29,9 @@ MOST_ENTITIES = 60
 CHARS_PER_CLAIM = 110
 MOST_CLAIMS = 40
 _DELIMITERS = re.compile(r"(\S+) between records and (\S+) at the end")
-_TYPES = re.compile(r"Extract entities of the types (.+?) and their relationships")
+_TYPES = re.compile(
+    r"^Extract (?:what the schema .+? below: )?entities of the types (.+?) and their relationships"
+)
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
 _REFERENCE = re.compile(r"\[Data: [^\]]{1,80}\]")
 _N = re.compile(r"(?:Describe|Write) (\d{1,3}) ")
@@ -54,9 +56,9 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
     if kind in ("glean_check", "correct_answer"):
         return "Y" if rng.random() < yes else "N"
     asked, text = asked_first(messages)
-    if kind == "glean_missing" and rng.random() >= yes:
+    if kind == "correct_schema" or (kind in ("glean_missing", "glean_schema") and rng.random() >= yes):
         return _delimiters(text)[1]
-    if kind in ("glean", "glean_missing"):
+    if kind in ("glean", "glean_missing", "glean_schema"):
         return _glean(text, messages, rng)
     if kind == "entity_questions":
         return _entity_questions(messages[-1][1], rng)
@@ -352,6 +354,7 @@ def _instance(schema: Mapping[str, Any], text: str) -> Any:
 
 _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "extract": _extract,
+    "extract_schema": _extract,
     "claims": _claims,
     "describe": _describe,
     "about": _about,

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +41,8 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
 )
 from graphrag_ray.evaluate.tuning import TuningOptions, plan_tuning
 from graphrag_ray.evaluate.written_questions import top_reports
+from graphrag_ray.graph.delimited_records import COMPLETION
+from graphrag_ray.graph.extraction_dialogue import ChunkText, extract, extract_spec
 from graphrag_ray.graph.tuning_dialogues import (
     Decided,
     draft_schema,
@@ -77,6 +80,26 @@ FOLLOW_UP = "And who is against it?"
 WHO = "Who is the convenor of the union?"
 GOLD = ("Tobias Ekholm",)
 """A question with a known answer."""
+SCHEMA = """\
+entities:
+  PERSON:
+    description: a human being
+    attributes: {office: the office that the person holds}
+  BODY: a council, union, company or other organization
+  PLAN: a project that people argue about
+relations:
+  LEADS: {description: is the head of, from: PERSON, to: BODY}
+  OPPOSES: {description: speaks or votes against, from: [PERSON, BODY], to: PLAN}
+"""
+VIOLATIONS = "##".join(
+    [
+        '("entity"<|>HARBOUR PLAN<|>PROJECT<|>The harbour plan is disputed.<|>)',
+        '("entity"<|>UNION<|>BODY<|>The union strikes.<|>)',
+        '("relationship"<|>UNION<|>HARBOUR PLAN<|>DISLIKES<|>The union is against the plan.<|>5)',
+        COMPLETION,
+    ]
+)
+"""A reply that violates the schema."""
 N_REPORTS = 3
 """Number of reports from which the corpus is described, fewer than by default."""
 REPLIES = {
@@ -106,6 +129,9 @@ SHOWN: Mapping[str, str] = {
     "glean_missing": "The next turn of the same conversation: ask for what was missed, if anything.",
     "glean_check": "With `extraction.gleaning: check`, the next turn: ask whether anything was missed.",
     "glean": "The turn after a yes: ask for what was missed.",
+    "extract_schema": "With a [schema](../guides/schema.md): extract the records of one chunk.",
+    "glean_schema": "The next turn of that conversation: ask for what was missed, if anything.",
+    "correct_schema": "The last turn, if records violate the schema: ask for corrections.",
     "claims": "Extract statements about the entities of one chunk, if `claims.enabled` is set.",
     "describe": "Merge several descriptions of an entity or relationship.",
     "about": "Describe the corpus, once per index, before the first report.",
@@ -187,6 +213,7 @@ def all_requests() -> list[ChatRequest]:
                 opened = open_index(root, settings=built.model_copy(update={"query": query}))
                 answer = opened.ask(QUESTION, method=method)
             requests.extend(other_question_requests(built, answer))
+        requests.extend(schema_requests())
         return [*requests, *evaluation_requests(open_index(root)), *tuning_requests(settings)]
 
 
@@ -222,6 +249,20 @@ def other_question_requests(settings: Settings, answer: Answer) -> Iterator[Chat
         state = DialogueRunner(dialogue).state
         assert isinstance(state, Waiting)
         yield from (request for request in state.requests if isinstance(request, ChatRequest))
+
+
+def schema_requests() -> Iterator[ChatRequest]:
+    """Build the requests of an extraction with a schema, whose first reply violates it."""
+    model = {"provider": "openai", "model": "gpt-4o-mini"}
+    settings = parse_settings({"models": {"default": model}, "extraction": {"schema": SCHEMA}})
+    names = {"extract": "extract_schema", "glean_missing": "glean_schema"}
+    text = sorted(CORPUS.glob("0*.txt"))[0].read_text("utf-8")
+    dialogue = extract(ChunkText(text[:1_200]), extract_spec(load_prompts(), settings))
+    request = next(dialogue)
+    with suppress(StopIteration):
+        while isinstance(request, ChatRequest):
+            yield replace(request, prompt=names.get(request.prompt, request.prompt))
+            request = dialogue.send(ChatReply(VIOLATIONS if request.prompt == "extract" else COMPLETION))
 
 
 def evaluation_requests(opened: Index) -> list[ChatRequest]:

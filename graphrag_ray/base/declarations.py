@@ -59,7 +59,10 @@ _STAGES = (
         "extract",
         reads=("read", "repeats", "context"),
         dialogue="extract",
-        prompts=("extract", "glean_check", "glean", "glean_missing"),
+        prompts=(
+            *("extract", "glean_check", "glean", "glean_missing"),
+            *("extract_schema", "glean_schema", "correct_schema"),
+        ),
         included_prompts=("extract_examples",),
         writes=("extractions", "text_units"),
     ),

@@ -7,12 +7,14 @@ storage are in `connection_settings.py`.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     NonNegativeFloat,
@@ -80,6 +82,9 @@ def normalize_description(text: str) -> str:
     """Normalise a corpus description to one paragraph of at most `MAX_ABOUT` characters."""
     return shorten(" ".join(_CONTROL.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
+
+# `Extraction.schema` hides a deprecated method of pydantic's models.
+warnings.filterwarnings("ignore", 'Field name "schema" in "Extraction" shadows')
 
 PathOrUrl: TypeAlias = Annotated[str | None, AfterValidator(_check_password)]
 
@@ -225,6 +230,28 @@ class Extraction(Section):
     any other text costs no call, but a document without any other text is shown in full. Applies to
     paragraphs of at least 120 bytes (20 words of English) in a tenth of the documents, but no fewer than 3;
     in a large corpus, 10 documents are enough. keep: show every chunk in full."""
+
+    schema_file: MachineSetting[PathOrUrl] = None
+    """YAML or JSON file with a schema: types of entities, their attributes, and types of relations with the
+    allowed types of their ends. Replaces `entity_types`. See [Use a schema](../guides/schema.md)."""
+    schema: str | None = None  # type: ignore[assignment]
+    """Content of a schema file, if `schema_file` is not set, as text or mapping. In Python, also Pydantic
+    model classes. Written to snapshots. An index keeps its schema; null removes it."""
+
+    @field_validator("schema", mode="before")
+    @classmethod
+    def _schema_text(cls, value: Any) -> Any:
+        """Convert a schema that is given as Pydantic models or as a mapping to YAML."""
+        models = value if isinstance(value, list | tuple) else [value]
+        if models and all(isinstance(m, type) and issubclass(m, BaseModel) for m in models):
+            from graphrag_ray.base.schema_from_models import schema_from_models
+
+            return schema_from_models(models)
+        if isinstance(value, Mapping):
+            import yaml
+
+            return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True)
+        return value
 
     @field_validator("entity_types", mode="before")
     @classmethod

@@ -90,6 +90,7 @@ RELATIONSHIP_INSTANCES = _table(
     ("date", pa.string()),  # date of the document, if it is shown with descriptions that are merged
     ("turn", pa.int32()),  # 0: first reply; 1, 2, …: gleanings
     ("ordinal", pa.int32()),  # position among the records of the text unit
+    ("relation", pa.string()),  # type by the schema, from source to target; null without a schema
 )
 
 ENTITIES = _table(
@@ -123,6 +124,8 @@ RELATIONSHIPS = _table(
     ("target_id", pa.string()),  # id in entities
     ("n_instances", pa.int64()),  # number of extracted records
     ("description_failed", pa.bool_()),  # summary failed: description contains the first instances
+    ("relation", pa.string()),  # most frequent type of the instances, ties alphabetical; "" if none has one
+    ("relation_reversed", pa.bool_()),  # whether the relation leads from target to source
 )
 
 COVARIATES = _table(
@@ -195,6 +198,9 @@ COMMUNITY_REPORTS = _table(
 
 PERIOD_COLUMNS = ("period_start", "period_end")
 """Columns of communities and reports with the period that they cover."""
+
+RELATION_COLUMNS = ("relation", "relation_reversed")
+"""Columns of relationships with their type by the schema, and its direction."""
 
 EMBEDDINGS = {
     # One table per record kind, sorted by id. The model determines the dimension.

@@ -63,7 +63,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     """Read a settings file without validation, and resolve relative paths in it. Raises SettingsError."""
     data = read_mapping(str(path))
     names, source = data.get("names"), data.get("input")
-    paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
+    paths = [(data, "root"), (source, "url"), (data, "prompts_dir"), (data.get("extraction"), "schema_file")]
     for section, key in (*paths, (names, "aliases_file"), (names, "blocklist_file")):
         if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
             section[key] = resolve_relative(section[key], str(path))

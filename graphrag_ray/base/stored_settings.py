@@ -14,9 +14,11 @@ from pydantic import BaseModel
 from graphrag_ray.base.connection_settings import OPENAI_URL, is_machine_setting
 from graphrag_ray.base.index_settings import REQUEST_RULES, Corpus, Query, Settings, normalize_description
 from graphrag_ray.base.providers import PROVIDERS
+from graphrag_ray.base.wording import shorten
 
 STICKY_SETTINGS = (
     ("extraction", "entity_types"),
+    ("extraction", "schema"),
     ("extraction", "gleaning"),
     ("extraction", "repeated_paragraphs"),
     ("resolution", "mode"),
@@ -28,6 +30,8 @@ STICKY_SETTINGS = (
     ("reports", "model_from"),
 )
 """Settings that an index keeps until another value is set, because a change repeats model calls."""
+_MAX_SHOWN = 200
+"""Maximum length of a value in a message, in characters. A schema can be long."""
 _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("extraction", "entity_types"): ["person", "organization", "location", "event", "work", "concept"],
     ("extraction", "gleaning"): "check",
@@ -133,10 +137,15 @@ def without_outdated_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]
 def sticky_differences(settings: Settings, other: Settings) -> list[str]:
     """Return the sticky settings that differ from those of `other`, as `key: value`."""
     return [
-        f"{name}.{key}: {', '.join(value) if isinstance(value, tuple) else value}"
+        f"{name}.{key}: {_shown(value)}"
         for name, key in STICKY_SETTINGS
         if (value := getattr(getattr(settings, name), key)) != getattr(getattr(other, name), key)
     ]
+
+
+def _shown(value: Any) -> str:
+    text = ", ".join(value) if isinstance(value, tuple) else str(value)
+    return shorten(" ".join(text.split()), _MAX_SHOWN)
 
 
 def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:

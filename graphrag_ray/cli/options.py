@@ -227,7 +227,8 @@ search = combine(
         metavar="COND",
         multiple=True,
         help="Only documents with path~*.md, title=…, date>=2023, author=… (a metadata column); "
-        "repeatable. global: only reports whose whole period satisfies conditions on date.",
+        "repeatable. relation=TREATS: only relationships of this type. global: only reports whose whole "
+        "period satisfies conditions on date.",
     ),
 )
 answer = combine(

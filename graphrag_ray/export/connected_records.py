@@ -28,7 +28,7 @@ from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document, docu
 Record = dict[str, Any]
 
 ENTITY = ("human_readable_id", "title", "type", "degree")
-RELATIONSHIP = ("human_readable_id", "source", "target", "weight", "description")
+RELATIONSHIP = ("human_readable_id", "source", "target", "weight", "description", *schema.RELATION_COLUMNS)
 RESOLUTION = ("name", "document_id", "rule", "evidence", "n_instances")
 CLAIM = ("human_readable_id", "subject_id", "object_id", "type", "status", "description")
 DOCUMENT = ("human_readable_id", "path", "row", "title")

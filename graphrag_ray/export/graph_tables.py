@@ -2,7 +2,8 @@
 
 Graph: nodes have the columns id, label, type, description, degree, frequency, and C0, C1, …, with the number
 of their community at each level. Edges have the columns id, source, target, source_label, target_label,
-weight, description. Ids are the short ids that `inspect` accepts.
+weight, description, relation (by the schema, from source to target, or ""). Ids are the short ids that
+`inspect` accepts.
 
 Tree: nodes are summaries (s12) and chunks (c7). They have the columns id, label (the title of a summary, or
 the document and offsets of a chunk), kind, level (0 is the top; null for chunks), size (number of chunks that
@@ -166,10 +167,15 @@ def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
         yield from _tree_edges(snapshot.reader, snapshot.hierarchy)
         return
     columns = ["human_readable_id", "source_id", "target_id", "source", "target", "weight", "description"]
-    names = ["id", "source", "target", "source_label", "target_label", "weight", "description"]
-    for part in pieces(snapshot.reader, "relationships", columns):
+    names = ["id", "source", "target", "source_label", "target_label", "weight", "description", "relation"]
+    relation = ["relation", "relation_reversed"]
+    for part in pieces(snapshot.reader, "relationships", [*columns, *relation]):
+        turned = pc.fill_null(part["relation_reversed"], False)
         ends = [nodes.numbers(part[end]) for end in ("source_id", "target_id")]
-        yield pa.table([part["human_readable_id"], *ends, *(part[c] for c in columns[3:])], names=names)
+        labels = [part[end] for end in ("source", "target")]
+        directed = [pc.if_else(turned, *pair) for a, b in (ends, labels) for pair in ((b, a), (a, b))]
+        rest = [part["weight"], part["description"], pc.fill_null(part["relation"], "")]
+        yield pa.table([part["human_readable_id"], *directed, *rest], names=names)
 
 
 def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:

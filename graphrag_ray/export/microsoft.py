@@ -1,7 +1,7 @@
 """Export a project folder for microsoft/graphrag's own `query`.
 
     settings.yaml                       names and addresses of models
-    output/<table>.parquet              seven tables with the columns of graphrag 3.x, and periods
+    output/<table>.parquet              seven tables with the columns of graphrag 3.x, periods and relations
     output/lancedb/<name>.lance/        vectors by id; needs the package lancedb
 
 The vectors are copied from the index. Like graphrag, it embeds entities as "title: description".
@@ -41,6 +41,8 @@ _FIRST_ADDED_COLUMN = {
 }
 """The first column of each table that graphrag lacks. The columns before it are in graphrag's order."""
 
+_ADDED = (*schema.PERIOD_COLUMNS, *schema.RELATION_COLUMNS)
+
 VECTOR_TABLES = {
     "entity_description": "entity",
     "text_unit_text": "text_unit",
@@ -74,7 +76,7 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
     reader, settings = snapshot.reader, snapshot.settings
     for table in _FIRST_ADDED_COLUMN:
         # graphrag ignores columns that it does not know.
-        added = [name for name in schema.PERIOD_COLUMNS if name in schema.TABLES[table].names]
+        added = [name for name in _ADDED if name in schema.TABLES[table].names]
         columns, path, rows = [*graphrag_columns(table), *added], f"output/{table}.parquet", 0
         with (
             output.file(path) as local,

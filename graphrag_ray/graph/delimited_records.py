@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -23,6 +23,7 @@ DELIMITERS: Mapping[str, str] = {"field": FIELD, "record": RECORD, "completion":
 
 NONE = "NONE"  # the object of a claim without an object
 
+_MAX_RELATION_CHARACTERS = 80  # a longer text is a piece of the description
 _MAX_STRENGTH = 100.0  # prompts ask for 1 to 10; values up to 100 are accepted from models that use percent
 
 
@@ -43,6 +44,7 @@ class RelationshipRecord:
     description: str
     strength: float
     turn: int = 0
+    relation: str = ""  # type of the relationship, if a schema asks for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,19 @@ class Records:
         return bool(any_record) or (self.complete and not self.unusable)
 
 
-def parse_records(text: str, *, truncated: bool = False) -> Records:
+def parse_records(
+    text: str, *, truncated: bool = False, is_relation: Callable[[str], bool] | None = None
+) -> Records:
     """Parse the entities and relationships of a reply.
 
     A last record that nothing closes is incomplete if the endpoint reported a cut-off reply (`truncated`) or
     if it opened a parenthesis.
+
+    Args:
+        is_relation: Whether a text is a relation type of the schema, if the reply follows one. Entities may
+            then have attributes as a last field, which are added to the description in parentheses. The
+            relation of a relationship is the first field that is such a type, otherwise the first of several
+            texts.
     """
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
@@ -87,16 +97,25 @@ def parse_records(text: str, *, truncated: bool = False) -> Records:
     tuples, unusable, complete = _split_records(text, truncated)
     for kind, fields in tuples:
         if kind == "entity" and len(fields) >= 3 and fields[0]:
-            entities.append(EntityRecord(fields[0], fields[1].upper(), " ".join(filter(None, fields[2:]))))
-        elif kind == "relationship" and len(fields) >= 3 and fields[0] and fields[1]:
-            # The last field is the strength, unless it reads like a piece of the description.
             *texts, last = fields[2:]
+            attributes = last if is_relation is None or not texts or ":" not in last else f"({last})"
+            description = " ".join(filter(None, (*texts, attributes)))
+            entities.append(EntityRecord(fields[0], fields[1].upper(), description))
+        elif kind == "relationship" and len(fields) >= 3 and fields[0] and fields[1]:
+            source, target, *texts = fields
+            known = next((n for n, text in enumerate(texts) if is_relation and is_relation(text)), None)
+            relation = "" if known is None else texts.pop(known)
+            # The last field is the strength, unless it reads like a piece of the description.
+            *texts, last = texts or [""]
             strength = _strength(last) if texts or _NUMBER.fullmatch(last) else None
             if strength is None and (len(last.split()) > 3 or not (texts or _NUMBER.fullmatch(last))):
                 texts.append(last)
             unreadable += strength is None
+            if is_relation and known is None and len(texts) > 1 and len(texts[0]) <= _MAX_RELATION_CHARACTERS:
+                relation = texts.pop(0)
             description = " ".join(filter(None, texts))
-            relationships.append(RelationshipRecord(fields[0], fields[1], description, strength or 1.0))
+            record = RelationshipRecord(source, target, description, strength or 1.0, relation=relation)
+            relationships.append(record)
         else:
             unusable += 1
     return Records(tuple(entities), tuple(relationships), (), unusable, unreadable, complete)

@@ -6,6 +6,8 @@ extract ──► records ──► glean_missing: "add what you missed" ──�
 
 With `extraction.gleaning: check`, a question precedes each gleaning, as in the paper:
 glean_check: "were any missed?" ──Y──► glean; otherwise the end.
+
+With a schema (`extraction.schema`), one last turn asks to correct the records that violate it, if any do.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from graphrag_ray.base.index_settings import ENTITY_TYPE_DEFINITIONS, Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.graph import schema_conformance
 from graphrag_ray.graph.delimited_records import (
     COMPLETION,
     DELIMITERS,
@@ -33,8 +36,19 @@ from graphrag_ray.graph.delimited_records import (
     parse_claims,
     parse_records,
 )
+from graphrag_ray.graph.extraction_schema import ExtractionSchema, parse_schema
 
 T = TypeVar("T")
+
+NO_RELATIONS = "- none: leave the field RELATION empty"
+CLOSED_TYPES = "These are all types of entities: whatever has none of them gets no record."
+OPEN_TYPES = "An important entity with none of these types gets a short TYPE of your own, in capitals."
+CLOSED_RELATIONS = (
+    "These are all relations: a relationship of another kind, or between other types, gets no record."
+)
+OPEN_RELATIONS = "An important relationship of another kind gets a short RELATION of your own, in capitals."
+"""Sentences of the extraction prompt about what a schema does not declare."""
+
 Key = Callable[[str], str | None]
 """Maps a name as written to the key under which its mentions are merged, or None if it is blocked."""
 
@@ -63,6 +77,8 @@ class ExtractSpec:
     check_first: bool  # ask whether anything is missing before each gleaning
     language: str  # of descriptions; names are spelled as in the text
     key: Key = field(default=entity_key)
+    schema: ExtractionSchema | None = None
+    correct_schema: Prompt | None = None  # set if `schema` is
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +91,28 @@ class ExtractedRecords:
     unexpected_glean_replies: int  # number of gleaning replies that were unusable or not a plain yes or no
     blocked: int = 0  # number of records with a name on the block list
     unreadable_strengths: int = 0  # number of relationships whose strength was set to 1
+    schema_counts: Mapping[str, int] = field(default_factory=dict)  # see `schema_conformance.settle`
 
 
 def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ExtractSpec:
+    """Return the specification for settings that contain their schema, if any. Raises SettingsError."""
+    schema = None
+    if settings.extraction.schema is not None:
+        schema = parse_schema(settings.extraction.schema)
+        if settings.model(settings.model_name("extract")).provider == "offline":
+            # The offline engine cannot tell relation types, so its relationships have none.
+            schema = replace(schema, relations=())
     return ExtractSpec(
-        extract=prompts["extract"],
+        extract=prompts["extract_schema" if schema else "extract"],
         examples=prompts["extract_examples"].fill_user(DELIMITERS),
         glean_check=prompts["glean_check"],
-        glean=prompts["glean"],
-        glean_missing=prompts["glean_missing"],
+        glean=prompts["glean_schema" if schema else "glean"],
+        glean_missing=prompts["glean_schema" if schema else "glean_missing"],
         correct=prompts["correct"],
+        schema=schema,
+        correct_schema=prompts["correct_schema"] if schema else None,
         call=settings.call_parameters("extract"),
-        entity_types=settings.extraction.entity_types,
+        entity_types=tuple(t.name for t in schema.entities) if schema else settings.extraction.entity_types,
         max_gleanings=settings.extraction.max_gleanings,
         check_first=settings.extraction.gleaning == "check",
         language=settings.output_language,
@@ -107,22 +133,56 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
         DialogueFailed: If the first reply is withheld by a content filter, or has neither a usable record nor
             a plain "nothing to extract" even after a correction.
     """
+    schema = spec.schema
     variables = chunk_variables(chunk, spec.language) | {
-        "entity_types": ", ".join(type_name(t) for t in spec.entity_types),
-        "type_definitions": "\n".join(map(_type_line, spec.entity_types)),
-        "examples": spec.examples,
+        "entity_types": ", ".join(type_name(t) for t in spec.entity_types)
     }
+    if schema is None:
+        variables["type_definitions"] = "\n".join(map(_type_line, spec.entity_types))
+        variables["examples"] = spec.examples
+    else:
+        variables["type_definitions"] = "\n".join(t.line for t in schema.entities)
+        variables["relation_definitions"] = "\n".join(r.line for r in schema.relations) or NO_RELATIONS
+        about_types = OPEN_TYPES if schema.open_entities else CLOSED_TYPES
+        about_relations = OPEN_RELATIONS if schema.open_relations else CLOSED_RELATIONS
+        variables["if_outside"] = f"{about_types} {about_relations}" if schema.relations else about_types
+    is_relation = None if schema is None else (lambda text: schema.relation_type(text) is not None)
+    parse = partial(parse_records, is_relation=is_relation)
     request = ChatRequest("extract", spec.extract.fill(variables), spec.call, variables)
-    records, reply = yield from usable_reply(
-        request, spec.correct, partial(_parse_usable, parse_records, "extract")
+    records, reply = yield from usable_reply(request, spec.correct, partial(_parse_usable, parse, "extract"))
+    turns, unexpected, request, reply = yield from _glean(request, reply, parse, spec)
+    found = _with_keys([records, *turns], spec, unexpected)
+    if schema is None or spec.correct_schema is None:
+        return found
+    first = schema_conformance.check(found.entities, found.relationships, schema)
+    corrected = ExtractedRecords((), (), 0, 0)
+    if first.violations:
+        problems = {"problems": first.problems}
+        correct = spec.correct_schema.fill_user({**DELIMITERS, **problems})
+        reply = yield request.next_turn(
+            reply, "correct_schema", correct, response="text", variables={**request.variables, **problems}
+        )
+        replies = [parse(reply.text, truncated=reply.finish_reason == "length")]
+        corrected = _with_keys(replies, spec, 0)
+    final, counts = schema_conformance.settle(first, corrected.entities, corrected.relationships, schema)
+    return ExtractedRecords(
+        final.entities,
+        final.relationships,
+        found.unusable + corrected.unusable,
+        unexpected,
+        found.blocked + corrected.blocked,
+        found.unreadable_strengths + corrected.unreadable_strengths,
+        counts,
     )
-    gleaned, unexpected = yield from _glean(request, reply, spec)
-    turns = [records, *gleaned]
+
+
+def _with_keys(replies: Sequence[Records], spec: ExtractSpec, unexpected: int) -> ExtractedRecords:
+    """Return the records of replies with entity keys as names, and count the ones without a key."""
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
-    unusable = sum(records.unusable for records in turns)
+    unusable = sum(records.unusable for records in replies)
     blocked = 0
-    for turn, records in enumerate(turns):
+    for turn, records in enumerate(replies):
         for e in records.entities:
             if title := spec.key(e.title):
                 entities.append(replace(e, title=title, turn=turn))
@@ -138,12 +198,17 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
                 blocked += 1
             else:
                 unusable += 1
-    unreadable = sum(records.unreadable for records in turns)
+    unreadable = sum(records.unreadable for records in replies)
     return ExtractedRecords(tuple(entities), tuple(relationships), unusable, unexpected, blocked, unreadable)
 
 
-def _glean(request: ChatRequest, reply: ChatReply, spec: ExtractSpec) -> Dialogue[tuple[list[Records], int]]:
-    """Ask for missed records. Returns those of each turn, and the number of unexpected replies."""
+def _glean(
+    request: ChatRequest, reply: ChatReply, parse: Callable[..., Records], spec: ExtractSpec
+) -> Dialogue[tuple[list[Records], int, ChatRequest, ChatReply]]:
+    """Ask for missed records.
+
+    Returns the records of each turn, the number of unexpected replies, and the last request with its reply.
+    """
     turns: list[Records] = []
     variables = request.variables
     for _ in range(spec.max_gleanings):
@@ -154,17 +219,17 @@ def _glean(request: ChatRequest, reply: ChatReply, spec: ExtractSpec) -> Dialogu
             request = request.next_turn(reply, "glean_check", check, response="yes_no")
             any_missed = yes_or_no(reply := (yield request))
             if not any_missed:
-                return turns, int(any_missed is None)
+                return turns, int(any_missed is None), request, reply
             name, glean = "glean", spec.glean
         request = request.next_turn(reply, name, glean.fill_user(variables), response="text")
         reply = yield request
-        records = parse_records(reply.text, truncated=reply.finish_reason == "length")
+        records = parse(reply.text, truncated=reply.finish_reason == "length")
         if reply.finish_reason == "content_filter" or not records.is_answer:
-            return turns, 1
+            return turns, 1, request, reply
         if not (records.entities or records.relationships):
-            return turns, 0
+            return turns, 0, request, reply
         turns.append(records)
-    return turns, 0
+    return turns, 0, request, reply
 
 
 def type_name(entity_type: str) -> str:

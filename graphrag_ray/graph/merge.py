@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 from graphrag_ray.base.ids import claim_id, entity_id, relationship_id
 from graphrag_ray.base.schema import COVARIATES, ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 from graphrag_ray.graph.extraction_dialogue import ClaimRecords, ExtractedRecords
-from graphrag_ray.graph.integer_arrays import Bools, encode_sorted, first_rows, run_starts, text_units_by_key
+from graphrag_ray.graph.integer_arrays import (
+    Bools,
+    Ints,
+    encode_sorted,
+    first_rows,
+    run_starts,
+    text_units_by_key,
+)
 
 _CHUNK_BYTES = 1 << 28  # size of descriptions gathered at a time; Arrow string arrays are limited to 2 GB
 _MICRO = 1_000_000  # strengths are summed in millionths
@@ -67,7 +74,8 @@ def relationship_instance_rows(extractions: Iterable[tuple[ExtractionSource, Ext
             pair = (r.source, r.target)
             if r.source != r.target:
                 id_ = ids.get(pair) or ids.setdefault(pair, relationship_id(*pair))
-                rows.append((id_, *pair, r.description or None, r.strength, *unit, r.turn, ordinal))
+                texts = (*pair, r.description or None)
+                rows.append((id_, *texts, r.strength, *unit, r.turn, ordinal, r.relation or None))
     return _from_rows(rows, RELATIONSHIP_INSTANCES)
 
 
@@ -79,26 +87,33 @@ def merge_entities(instances: pa.Table) -> pa.Table:
     """
     units = text_units_by_key(instances, "entity_id")
     key, n = units.key, len(units.keys)
-    type_, types = encode_sorted(instances["type"])
-    stated = np.flatnonzero(
-        (type_ >= 0) & pc.fill_null(pc.not_equal(instances["type"], ""), False).to_numpy()
-    )
-    votes, count = np.unique(key[stated] * len(types) + type_[stated], return_counts=True)
-    entity, kind = np.divmod(votes, max(1, len(types)))
-    best = np.lexsort((kind, -count, entity))
-    best = best[run_starts(entity[best])]
-    winner = np.full(n, -1, dtype=np.int64)
-    winner[entity[best]] = kind[best]
+    winner, types, _ = _most_frequent(instances["type"], key, n)
     return pa.table(
         {
             "id": units.keys,
             "title": instances["title"].take(pa.array(first_rows(key, n))),
-            "type": pc.fill_null(types.cast(pa.string()).take(pa.array(winner, mask=winner < 0)), ""),
+            "type": pc.fill_null(types.take(pa.array(winner, mask=winner < 0)), ""),
             "text_unit_ids": units.lists,
             "frequency": units.n_units,
             "n_instances": np.bincount(key, minlength=n),
         }
     )
+
+
+def _most_frequent(column: pa.ChunkedArray, key: Ints, n: int) -> tuple[Ints, pa.Array, Ints]:
+    """Find the most frequent stated value of each of n keys, ties alphabetical.
+
+    Returns its code, or -1 if none is stated, the values by code, and the code of each row, negative if null.
+    """
+    code, values = encode_sorted(column)
+    stated = np.flatnonzero((code >= 0) & pc.fill_null(pc.not_equal(column, ""), False).to_numpy())
+    votes, count = np.unique(key[stated] * len(values) + code[stated], return_counts=True)
+    group, value = np.divmod(votes, max(1, len(values)))
+    best = np.lexsort((value, -count, group))
+    best = best[run_starts(group[best])]
+    winner = np.full(n, -1, dtype=np.int64)
+    winner[group[best]] = value[best]
+    return winner, values.cast(pa.string()), code
 
 
 def type_conflicts(instances: pa.Table) -> pa.Table:
@@ -124,7 +139,9 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
     """Merge relationship instances into one row per relationship, sorted by id.
 
     Columns: id, source and target (titles; edges are undirected, so source <= target), source_id, target_id,
-    weight, text_unit_ids (distinct, by document and position), n_instances.
+    weight, text_unit_ids (distinct, by document and position), n_instances, relation (the most frequent
+    stated one, ties alphabetical, "" if none is stated), relation_reversed (whether most instances with that
+    relation lead from target to source).
 
     Args:
         instances: All rows of each key, in any order.
@@ -144,6 +161,11 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
         total = np.zeros(len(units.keys), dtype=np.int64)
         np.add.at(total, units.key, np.rint(np.clip(strength, 0, _MAX_STRENGTH) * _MICRO).astype(np.int64))
         weights = total / _MICRO
+    winner, relations, relation = _most_frequent(instances["relation"], units.key, len(units.keys))
+    backwards = pc.greater(instances["source"], instances["target"]).to_numpy()
+    agreeing = (relation >= 0) & (relation == winner[units.key])
+    n_more = np.zeros(len(units.keys), dtype=np.int64)
+    np.add.at(n_more, units.key[agreeing], np.where(backwards[agreeing], 1, -1))
     return pa.table(
         {
             "id": units.keys,
@@ -154,6 +176,8 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
             "weight": weights,
             "text_unit_ids": units.lists,
             "n_instances": np.bincount(units.key, minlength=len(units.keys)),
+            "relation": pc.fill_null(relations.take(pa.array(winner, mask=winner < 0)), ""),
+            "relation_reversed": n_more > 0,
         }
     )
 

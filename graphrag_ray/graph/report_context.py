@@ -99,7 +99,18 @@ def entity_record(id_: str, title: str, description: str) -> Record:
     return _record("Entities", id_, title, description)
 
 
-def relationship_record(id_: str, source: str, target: str, description: str) -> Record:
+def relationship_record(
+    id_: str,
+    source: str,
+    target: str,
+    description: str,
+    relation: str | None = "",
+    relation_reversed: bool | None = False,
+) -> Record:
+    """Return the record of a relationship. A relation precedes the description and directs the ends."""
+    if relation:
+        source, target = (target, source) if relation_reversed else (source, target)
+        description = f"{relation}: {description}"
     return _record("Relationships", id_, source, target, description)
 
 

@@ -36,7 +36,7 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
-from graphrag_ray.indexing.stored_prompts import describe_prompt_cost
+from graphrag_ray.indexing.stored_prompts import describe_prompt_cost, with_schema
 from graphrag_ray.store import locks, run_records
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
@@ -65,7 +65,7 @@ def resolve_settings(
         if settings is None:
             settings = without_outdated_prompts(stored) if stored and new_prompts else stored
         settings = load_settings(None, (), settings, KnownModels.read(store.url))
-    return settings.model_copy(update={"storage": resolve_storage(settings, storage)})
+    return with_schema(settings.model_copy(update={"storage": resolve_storage(settings, storage)}))
 
 
 def confirm_cost(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:

@@ -32,7 +32,7 @@ from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
-from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
+from graphrag_ray.indexing.stored_prompts import load_names, prompts_for, with_schema
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
@@ -70,13 +70,17 @@ def estimate(
     snapshot = latest_readable(store)[0] if store is not None else None
     before = previous_settings(store, snapshot) if store is not None else None
     before = without_outdated_prompts(before) if new_prompts else before
-    prompts, settings = prompts_for(settings, before), with_stored_settings(settings, before)
-    spec = extract_spec(prompts, settings, load_names(settings).key)
+    prompts, settings = prompts_for(settings, before), with_stored_settings(with_schema(settings), before)
+    key = load_names(settings).key
+    spec = extract_spec(prompts, settings, key)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = read_corpus(input_url, root or "", settings, counter, read_bytes)
     started = time.process_time()
-    evidence = Evidence(extract_offline(counter.sampled, spec))
+    # The offline engine knows few of the types of a schema, so count what it finds without one.
+    without_schema = settings.extraction.model_copy(update={"schema": None})
+    plain = settings.model_copy(update={"extraction": without_schema})
+    evidence = Evidence(extract_offline(counter.sampled, extract_spec(prompts, plain, key)))
     cpu_s = (time.process_time() - started) / max(1, len(counter.sampled))
     if store is not None and journal is not None:
         evidence = _learn_from_journals(store, journal, settings, counter, spec, evidence)

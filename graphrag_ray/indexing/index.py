@@ -30,11 +30,13 @@ from graphrag_ray.base.stored_settings import (
     without_outdated_prompts,
 )
 from graphrag_ray.base.urls import display_path
+from graphrag_ray.base.wording import shorten
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.input_rows import InputRows
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
+from graphrag_ray.graph.extraction_schema import parse_schema
 from graphrag_ray.indexing.changes import count_changes, note_expected_work, note_unknown_columns
 from graphrag_ray.indexing.repair import FEW_PARTS, MANY_PARTS, compact, find_damage, open_parent, repair
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
@@ -55,9 +57,10 @@ from graphrag_ray.indexing.stages.search_stage import build_search_indexes
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import build_walk_index
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.indexing.stored_prompts import load_names, with_file_contents
+from graphrag_ray.indexing.stored_prompts import load_names, with_file_contents, with_schema
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
+from graphrag_ray.offline.name_types import type_names
 from graphrag_ray.store import locks, run_records, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -115,6 +118,7 @@ def index(
     """
     load_prompts(settings.prompts_dir, settings.prompts)
     load_names(settings)
+    settings = with_schema(settings)
     for warning in guessed_vocabularies(settings.models):
         observer.message(warning)
     if "attributed" in settings.built_hierarchies and settings.attributed.clustering == "spectral":
@@ -140,8 +144,13 @@ def index(
                 f"graphrag-ray changed {change}: re-deriving tables from stored replies. Models are called "
                 "only for requests that changed."
             )
-        names = load_names(run.settings)
-        for note in (unfinished_note(store, JOURNALS), _build_note(run), _kept_settings_note(run, settings)):
+        names, _ = load_names(run.settings), with_schema(run.settings)  # An index may store any schema.
+        for note in (
+            unfinished_note(store, JOURNALS),
+            _build_note(run),
+            _schema_note(run),
+            _kept_settings_note(run, settings),
+        ):
             if note:
                 observer.message(note)
         options = {"input": input_path, "add": add, "allow_deletes": allow_deletes}
@@ -166,6 +175,22 @@ def _kept_settings_note(run: Run, settings: Settings) -> str:
         return ""
     return (
         f"The index keeps settings: {listed}. Set them to change them; --new-prompts replaces old defaults."
+    )
+
+
+def _schema_note(run: Run) -> str:
+    """Say that the offline engine knows no type of the schema; "" if it does or is not used."""
+    extraction = run.settings.extraction
+    is_offline = run.settings.model(run.settings.model_name("extract")).provider == "offline"
+    if extraction.schema is None or not is_offline or not run.settings.has_graph:
+        return ""
+    types = [t.name for t in parse_schema(extraction.schema).entities]
+    if any(type_names(", ".join(types), only_exact=True)):
+        return ""
+    return (
+        f"The offline engine knows no entity type of the schema ({shorten(', '.join(types), 200)}) and will "
+        "extract nothing. Configure a model, or name types person, organization, location, event, work or "
+        "concept."
     )
 
 

@@ -24,6 +24,7 @@ from graphrag_ray.base.urls import display_path
 from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import EntityNames, parse_names
+from graphrag_ray.graph.extraction_schema import parse_schema
 from graphrag_ray.llm.accounting import CallTotals
 from graphrag_ray.llm.pricing import cost_pico_usd, highest_price
 from graphrag_ray.store import compaction
@@ -43,11 +44,27 @@ def with_name_lists(settings: Settings) -> Settings:
         ("aliases", names.aliases_file, names.aliases),
         ("blocklist", names.blocklist_file, names.blocklist),
     ):
-        try:
-            texts[key] = read_text(path) if path is not None else text or ""
-        except (OSError, UnicodeDecodeError) as e:
-            raise SettingsError(f"Cannot read {display_path(str(path))}: {e}") from e
+        texts[key] = _read(path) if path is not None else text or ""
     return settings.model_copy(update={"names": names.model_copy(update=texts)})
+
+
+def with_schema(settings: Settings) -> Settings:
+    """Return settings that contain the schema file they refer to. Raises SettingsError if it is invalid."""
+    extraction = settings.extraction
+    if extraction.schema_file is not None:
+        update = {"schema": _read(extraction.schema_file), "schema_file": None}
+        extraction = extraction.model_copy(update=update)
+        settings = settings.model_copy(update={"extraction": extraction})
+    if extraction.schema is not None:
+        parse_schema(extraction.schema)
+    return settings
+
+
+def _read(path: str) -> str:
+    try:
+        return read_text(path)
+    except (OSError, UnicodeDecodeError) as e:
+        raise SettingsError(f"Cannot read {display_path(path)}: {e}") from e
 
 
 def with_file_contents(settings: Settings, before: Mapping[str, Any] | None, observer: Observer) -> Settings:

@@ -302,16 +302,21 @@ def extract_records(variables: Mapping[str, str]) -> str:
     """Extract the records of entities and relationships from `text`.
 
     `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)`, `("relationship"<|>SOURCE<|>TARGET<|>DESCRIPTION<|>STRENGTH)`.
-    The header (title, date) is skipped, because it is not part of the text that can be quoted.
+    The header (title, date) is skipped, because it is not part of the text that can be quoted. With a schema,
+    only things of its types are extracted.
     """
-    types = type_names(variables.get("entity_types", DEFAULT_TYPES))
+    has_schema = "relation_definitions" in variables
+    types = type_names(variables.get("entity_types", DEFAULT_TYPES), only_exact=has_schema)
     reading = read(variables["text"], types[CONCEPT] is not None)
     rows: list[tuple[str, ...]] = [
-        ("entity", thing.title, types[thing.kind] or "", describe(reading, thing)) for thing in reading.things
+        ("entity", thing.title, types[thing.kind] or "", describe(reading, thing))
+        for thing in reading.things
+        if types[thing.kind] or not has_schema
     ]
     rows += [
         ("relationship", r.source.title, r.target.title, relation_quote(reading, r), str(r.strength))
         for r in relations(reading)
+        if not has_schema or (types[r.source.kind] and types[r.target.kind])
     ]
     return _render(rows, variables)
 

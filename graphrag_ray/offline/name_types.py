@@ -157,12 +157,13 @@ Votes = list[float]
 
 
 @lru_cache(maxsize=64)
-def type_names(entity_types: str) -> tuple[str | None, ...]:
+def type_names(entity_types: str, only_exact: bool = False) -> tuple[str | None, ...]:
     """Return the requested type, in upper case, for each of PERSON … CONCEPT.
 
     entity_types is comma-separated, as in the prompt. A kind without a counterpart maps to the nearest kind
     with one, otherwise to the first generic type (thing, other, …), otherwise to the first type. CONCEPT
-    without a counterpart maps to None: no terms are requested.
+    without a counterpart maps to None: no terms are requested. With `only_exact`, as for a schema, every kind
+    without a counterpart does.
     """
     wanted = [t.strip() for t in entity_types.split(",") if t.strip()] or ["entity"]
     cues = LEXICON.cues
@@ -172,6 +173,8 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
         for kind, section in enumerate(_KINDS):
             if any(part in cues[f"type_{section}"] for part in parts):
                 direct.setdefault(kind, name.upper())
+    if only_exact:
+        return tuple(direct.get(kind) for kind in range(len(_KINDS)))
     generic = next((t.upper() for t in wanted if t.lower() in cues["type_generic"]), None)
     types: list[str | None] = []
     for kind in range(len(_KINDS)):

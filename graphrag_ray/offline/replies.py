@@ -12,10 +12,12 @@ from graphrag_ray.offline.extraction_reply import claim_records, extract_records
 
 _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "document_context": digests.document_note,
-    "extract": extract_records,
+    **dict.fromkeys(("extract", "extract_schema"), extract_records),
     "glean_check": lambda variables: "N",
-    "glean_missing": lambda variables: variables.get("completion", "<|COMPLETE|>"),
-    "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
+    **dict.fromkeys(
+        ("glean_missing", "glean", "glean_schema", "correct_schema"),
+        lambda variables: variables.get("completion", "<|COMPLETE|>"),
+    ),
     "claims": claim_records,
     "resolve": digests.no_verdicts,
     "resolve_split": digests.one_group,

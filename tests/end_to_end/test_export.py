@@ -59,6 +59,7 @@ MICROSOFTS = {
     "relationships": {
         **_head, "source": pa.string(), "target": pa.string(), "description": pa.string(),
         "weight": pa.float64(), "combined_degree": pa.int64(), "text_unit_ids": _ids,
+        "relation": pa.string(), "relation_reversed": pa.bool_(),
     },
     "communities": {
         **_head, **_community, "title": pa.string(), "entity_ids": _ids, "relationship_ids": _ids,
@@ -76,7 +77,7 @@ MICROSOFTS = {
         "text_unit_id": pa.string(),
     },
 }  # fmt: skip
-"""The columns that graphrag 3.x writes, in its order, followed by the periods of communities and reports."""
+"""The columns that graphrag 3.x writes, in its order, followed by periods and relations."""
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_no_text_raises_a_foreign_error(folder: str):
 SMALL = 4_000 if ROUNDS else 1_000
 SHARE = 1 if ROUNDS else 8
 """The first tier tests every nth repetition, and different ones for the next entry point."""
-OWN = ("graph: names",)
+OWN = ("graph: names", "graph: schema")
 """Entry points for YAML files that only an index's owner writes. The YAML parser takes quadratic time."""
 
 

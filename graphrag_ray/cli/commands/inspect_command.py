@@ -176,6 +176,8 @@ def _print_details(out: Console, record: Record) -> None:
             mentions = f"{plural(record['n_instances'], 'mention')} in {plural(record['frequency'], 'chunk')}"
             out.print(f"  degree {record['degree']:,}; {mentions}")
         case "relationship":
+            if record["relation"]:
+                out.print(f"  {_ends(record)}")
             out.print(f"  weight {record['weight']:g}, combined degree {record['combined_degree']:,}")
         case "claim":
             dates = (d for d in (record["start_date"], record["end_date"]) if d and d != "NONE")
@@ -237,6 +239,13 @@ def _print_list(out: Console, record: Record, name: str, heading: str = "") -> N
             out.print(f"  {_line(name, row)}")
 
 
+def _ends(row: Record) -> str:
+    """Format the ends of a relationship, with its relation if it has one: `METFORMIN —TREATS→ DIABETES`."""
+    ends = [collapse_whitespace(row[end], 80) for end in ("source", "target")]
+    link = f" —{collapse_whitespace(row['relation'], 80)}→ " if row["relation"] else " – "
+    return link.join(reversed(ends) if row["relation_reversed"] else ends)
+
+
 def _line(name: str, row: Record) -> str:
     """Format a record as a line in a list."""
     match name:
@@ -255,9 +264,8 @@ def _line(name: str, row: Record) -> str:
             why = collapse_whitespace(row["evidence"], _MAX_TEXT)
             return f"{row['name']}{where}: {plural(row['n_instances'], 'mention')}, {row['rule']} ({why})"
         case "relationships":
-            ends = f"{collapse_whitespace(row['source'], 80)} – {collapse_whitespace(row['target'], 80)}"
             description = collapse_whitespace(row["description"], _MAX_TEXT)
-            text = f"{ends} (weight {row['weight']:g}){f': {description}' if description else ''}"
+            text = f"{_ends(row)} (weight {row['weight']:g}){f': {description}' if description else ''}"
         case "claims":
             ends = (
                 f"{collapse_whitespace(row['subject_id'], 80)} – {collapse_whitespace(row['object_id'], 80)}"

@@ -59,6 +59,7 @@ from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, coun
 ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "glean_yes": "share of gleaning checks answered with yes",
     "gleaned": "records added by a gleaning, per record of the first reply",
+    "schema_corrected": "share of chunks whose records violate the schema and are corrected",
     "entities_per_chunk": "entities named in the replies for a chunk",
     "relationships_per_chunk": "relationships named in the replies for a chunk",
     "entities": "distinct entities in the whole corpus",
@@ -70,6 +71,7 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "reply_tokens.glean_check": "tokens of a reply to a gleaning check (yes or no)",
     "reply_tokens.glean": "tokens of a gleaning reply",
     "reply_tokens.glean_missing": "tokens of a reply that adds what was missed, or nothing",
+    "reply_tokens.correct_schema": "tokens of a reply that corrects records by the schema",
     "reply_tokens.claims": "tokens of a reply to the claims prompt",
     "reply_tokens.describe": "tokens of a description that replaces several",
     "reply_tokens.report": "tokens of a report",
@@ -97,6 +99,7 @@ MODEL_FACTOR = {"entities": 1.28, "relationships": 1.49}
 # As in the prompt's examples, which models imitate.
 DESCRIPTION_TOKENS = {"entities": 33.0, "relationships": 14.0}
 GLEAN_YES, GLEANED = 0.5, 0.35
+SCHEMA_CORRECTED = 0.3
 CLAIMS_REPLY_TOKENS = 400.0
 DESCRIPTION_KEPT_SHARE = 0.7  # tokens of a merged description per token of the descriptions that it replaces
 LIMIT_USED_SHARE = 0.6  # share of the token limit that a report or a summary uses
@@ -169,7 +172,8 @@ def parse_assumptions(arguments: Sequence[str]) -> dict[str, float]:
         if not sep or not math.isfinite(values[name]) or values[name] < 0:
             raise UsageError(f"--assume {text!r}: Write it as name=number with a number of at least 0")
         if (
-            name in ("glean_yes", "slow_share", "composed_share", "attributed_composed_share")
+            name
+            in ("glean_yes", "schema_corrected", "slow_share", "composed_share", "attributed_composed_share")
             and values[name] > 1
         ):
             raise UsageError(f"--assume {text!r}: A share must be between 0 and 1")
@@ -543,7 +547,8 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
     check = basis.tokens("extract", basis.prompts["glean_check"].fill_user({})) + TOKENS_PER_MESSAGE
     check = check if check_first else 0
     name = "glean" if check_first else "glean_missing"
-    glean = basis.tokens("extract", basis.prompts[name].fill_user(DELIMITERS)) + TOKENS_PER_MESSAGE
+    prompt_name = "glean_schema" if basis.settings.extraction.schema else name
+    glean = basis.tokens("extract", basis.prompts[prompt_name].fill_user(DELIMITERS)) + TOKENS_PER_MESSAGE
     yes = gleaned = 0.0
     if rounds:
         value, source = GLEAN_YES, "assumed"
@@ -576,7 +581,18 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
         prompt_tokens += continuing * (check_first * prompt + yes * (prompt + verdict_tokens + glean))
         prompt += verdict_tokens + glean
         latest, continuing = gleaning, continuing * (yes if check_first else GLEAN_YES)
-    shape = {"chain": 1.0 + (1 + check_first) * rounds, "last": latest, "exact": "first turns exact"}
+    chain = 1.0 + (1 + check_first) * rounds
+    if basis.settings.extraction.schema and not basis.offline("extract"):
+        firsts, corrections = (basis.evidence.replies.get(name) for name in ("extract", "correct_schema"))
+        value, source = SCHEMA_CORRECTED, "assumed"
+        if firsts and firsts.n >= MIN_CALLS:
+            value, source = (corrections.n if corrections else 0) / firsts.n, firsts.source
+        share = basis.assume.take("schema_corrected", min(1.0, value), source)
+        corrected = basis.reply("correct_schema", first * SCHEMA_CORRECTED, "from the first reply")
+        calls, chain = calls + share * n, chain + 1
+        prompt_tokens += share * n * (prompt + latest + corrected + 2 * TOKENS_PER_MESSAGE)
+        completion += share * n * corrected
+    shape = {"chain": chain, "last": latest, "exact": "first turns exact"}
     return basis.volume("extract", n, calls, prompt_tokens, completion, **shape)
 
 

@@ -55,7 +55,9 @@ TABLE_COLUMNS = ["id", "text_unit_ids"]
 """Columns that the tables of communities are made from."""
 CONTEXT_COLUMNS: Mapping[str, list[str]] = {
     "entities": ["id", "title", "description", "text_unit_ids"],
-    "relationships": ["id", "source", "target", "description", "text_unit_ids"],
+    "relationships": [
+        *("id", "source", "target", "description", "text_unit_ids", "relation", "relation_reversed")
+    ],
     "covariates": [
         *("id", "subject_id", "object_id", "type", "status", "start_date", "end_date", "description"),
         "text_unit_ids",

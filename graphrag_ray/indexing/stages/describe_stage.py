@@ -232,7 +232,22 @@ def _reused(store: Store, group: Group) -> pa.Table:
     texts_then = old["descriptions"].take(position.drop_null()).combine_chunks()
     ids = common["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
     rows = read_table(store, group.described_before, REUSED.names, REUSED)
-    return rows.filter(pc.and_(pc.is_in(rows["id"], value_set=ids), pc.invert(rows["description_failed"])))
+    rows = rows.filter(pc.and_(pc.is_in(rows["id"], value_set=ids), pc.invert(rows["description_failed"])))
+    if group.kind == "entity":
+        return rows
+    # The record of a relationship, and so its size, depends on its relation, too.
+    keys = [_relations(store, parts) for parts in (group.merged, group.described_before)]
+    same = keys[1].filter(pc.is_in(keys[1]["key"], value_set=keys[0]["key"].combine_chunks()))
+    return rows.filter(pc.is_in(rows["id"], value_set=same["id"].combine_chunks()))
+
+
+def _relations(store: Store, parts: list[Part]) -> pa.Table:
+    """Return the id of each relationship, and a key of the id and the relation."""
+    table = read_table(store, parts, ["id", *schema.RELATION_COLUMNS], schema.RELATIONSHIPS)
+    relation = pc.fill_null(table["relation"], "")
+    is_reversed = pc.fill_null(table["relation_reversed"], False).cast(pa.string())
+    key = pc.binary_join_element_wise(table["id"], relation, is_reversed, " ")
+    return pa.table({"id": table["id"], "key": key})
 
 
 def _cut(
@@ -300,13 +315,16 @@ def _assemble(vocabulary: str, store: Store, pair: tuple[Group, list[Part]]) -> 
     new = read_table(store, described, None, DESCRIBED)
     rows = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
     names = [rows["title"]] if group.kind == "entity" else [rows["source"], rows["target"]]
+    relation = [] if group.kind == "entity" else [rows[name] for name in schema.RELATION_COLUMNS]
     record: Callable[..., report_context.Record]
     record = report_context.entity_record if group.kind == "entity" else report_context.relationship_record
     counted = [
         report_context.count_record_tokens(
             record("", *row), partial(count_tokens, vocabulary_name=vocabulary)
         )
-        for row in zip(*(column.to_pylist() for column in (*names, new["description"])), strict=True)
+        for row in zip(
+            *(column.to_pylist() for column in (*names, new["description"], *relation)), strict=True
+        )
     ]
     n_tokens = pa.array(np.asarray(counted, dtype=np.int64))
     texts = pa.concat_tables([new.append_column("n_tokens", n_tokens), _reused(store, group)])
@@ -314,5 +332,10 @@ def _assemble(vocabulary: str, store: Store, pair: tuple[Group, list[Part]]) -> 
     for name in ("description", "description_failed", "n_tokens"):
         table = table.append_column(name, texts[name].take(position))
     # Reports and communities depend only on these columns of a row. Names follow from the id.
-    content = content_hashes(table.select(["id", "description", "text_unit_ids"]))
+    columns = ["id", "description", "text_unit_ids"]
+    content = content_hashes(table.select(columns))
+    if group.kind == "relationship":
+        has_relation = pc.not_equal(table["relation"], "")
+        with_relation = content_hashes(table.select([*columns, *schema.RELATION_COLUMNS]))
+        content = pc.if_else(has_relation, with_relation, content)
     yield {KINDS[group.kind]: table.append_column("content", content)}

@@ -70,6 +70,7 @@ def extract_graph(run: Run, corpus: Result, repeats: Result, notes: Result, name
     # Initial estimate of the calls per chunk: half of the gleanings find something, and so do half of the
     # checks before them.
     turns = 1.0 + sum((1.5 if spec.check_first else 1.0) * 0.5**i for i in range(spec.max_gleanings))
+    turns += 0.3 if spec.schema else 0.0  # Some chunks need a correction.
     work = Work(
         "extract",
         lambda store, row: extraction_dialogue.extract(_chunk_text(row), spec) if row["text"] else _nothing(),
@@ -232,6 +233,7 @@ def _graph_tables(
             "self_relationships": sum(r.source == r.target for r in records.relationships),
             "gleaned_entities": sum(r.turn > 0 for r in records.entities),
             "chunks_without_entities": int(not records.entities),
+            **records.schema_counts,
         }
         for _, records in results
     )

@@ -454,7 +454,9 @@ def _records(
         if kind == ENTITY:
             record = report_context.entity_record(e["id"], e["title"], e["description"])
         elif kind == RELATIONSHIP:
-            record = report_context.relationship_record(e["id"], e["source"], e["target"], e["description"])
+            record = report_context.relationship_record(
+                *(e["id"], e["source"], e["target"], e["description"]), e["relation"], e["relation_reversed"]
+            )
         elif kind == CHUNK:
             record = report_context.source_record(e["id"], e["text"], e["header"])
         else:

@@ -8,6 +8,9 @@
 `metadata.`, is a column of its metadata (`raw_data`). A document without a value satisfies only != and !~.
 
 A report satisfies a condition on `date` if the whole period that it covers does.
+
+In an index with a schema, `relation=TREATS` is a condition on relationships: it restricts a search to the
+relationships with that type, their ends, and the chunks that state them.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -61,14 +64,75 @@ class Condition:
     def is_comparison(self) -> bool:
         return self.sign[0] in "<>"
 
+    @property
+    def is_about_relations(self) -> bool:
+        """Whether the name is `relation`, without the prefix for metadata."""
+        return self.name == "relation" and not self.text.lstrip().startswith(METADATA_PREFIX)
+
+
+class RelatedChunks(frozenset[str]):
+    """Chunks that state relationships, with the ids of these relationships and of their ends."""
+
+    relationship: frozenset[str]
+    entity: frozenset[str]
+
 
 def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
-    """Find the chunks of documents that satisfy all conditions, or None if all do. Raises UsageError."""
+    """Find the chunks that satisfy all conditions, or None if all do. Raises UsageError.
+
+    With conditions on relations, returns RelatedChunks.
+    """
     if not conditions:
         return None
     if len(conditions) > MAX_CONDITIONS:
         raise UsageError(f"At most {MAX_CONDITIONS} conditions can be combined, got {len(conditions):,}")
     parsed = [parse(c) for c in conditions]
+    related = yield from _related_chunks([c for c in parsed if c.is_about_relations])
+    if related is None:
+        return (yield from _chunks_of_documents(parsed))
+    parsed = [c for c in parsed if not c.is_about_relations]
+    of_documents = (yield from _chunks_of_documents(parsed)) if parsed else None
+    if of_documents is None:
+        return related
+    if related.isdisjoint(of_documents):
+        raise UsageError("No document that satisfies the other conditions states such a relationship")
+    chunks = RelatedChunks(related & of_documents)
+    chunks.relationship, chunks.entity = related.relationship, related.entity
+    return chunks
+
+
+def _related_chunks(conditions: Sequence[Condition]) -> Steps[RelatedChunks | None]:
+    """Find the relationships that satisfy all conditions, and their chunks.
+
+    Returns None if there is no condition, or the index has no relation types. Then `relation` can only be a
+    column of metadata.
+    """
+    if not conditions:
+        return None
+    table = yield Rows("relationships", ["id", "source_id", "target_id", "relation", "text_unit_ids"])
+    counted = pc.value_counts(table["relation"].combine_chunks()).to_pylist()
+    n_of = {c["values"]: c["counts"] for c in counted if c["values"]}
+    if not n_of:
+        return None
+    # The names of relations are in upper case.
+    upper = [replace(c, value=c.value.upper()) for c in conditions]
+    matching = [name for name in [*n_of, ""] if all(_satisfies(c, [name] if name else []) for c in upper)]
+    chosen = table.filter(
+        pc.is_in(pc.fill_null(table["relation"], ""), value_set=pa.array(matching, pa.string()))
+    )
+    if not chosen.num_rows:
+        by_count = sorted(n_of.items(), key=lambda pair: (-pair[1], pair[0]))
+        raise UsageError(
+            f"No relationship satisfies {', '.join(_shorten(c.text) for c in conditions)!r}: relation is "
+            f"{_listing([f'{name} ({n:,})' for name, n in by_count])}"
+        )
+    chunks = RelatedChunks(pc.list_flatten(chosen["text_unit_ids"]).to_pylist())
+    chunks.relationship = frozenset(chosen["id"].to_pylist())
+    chunks.entity = frozenset([*chosen["source_id"].to_pylist(), *chosen["target_id"].to_pylist()])
+    return chunks
+
+
+def _chunks_of_documents(parsed: Sequence[Condition]) -> Steps[frozenset[str] | None]:
     documents = yield Rows("documents", ["text_unit_ids", *columns(parsed)])
     mask = evaluate(parsed, documents)
     if n := _count_unreadable_dates(parsed, documents):
@@ -83,7 +147,10 @@ def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
 
 
 def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] | None]:
-    """Find the ids of a kind's records in chunks. None means all. Raises UsageError for reports."""
+    """Find the ids of a kind's records in chunks. None means all. Raises UsageError for reports.
+
+    In RelatedChunks, these are only their relationships and the ends of these.
+    """
     if chunks is None or kind == "text_unit":
         return None if chunks is None else sorted(chunks)
     if kind in REPORT_KINDS:
@@ -94,6 +161,8 @@ def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] 
     column = f"{kind}_ids"
     units = yield Rows("text_units", [column], list(chunks))
     ids: list[str] = pc.unique(pc.list_flatten(units[column])).to_pylist()
+    if isinstance(chunks, RelatedChunks):
+        return [id_ for id_ in ids if id_ in getattr(chunks, kind)]
     return ids
 
 

@@ -29,7 +29,7 @@ from graphrag_ray.base.schema import NAME_LINKS_TABLE, RELATIONSHIP_ENDS, search
 from graphrag_ray.graph.report_context import Context, Record, claim_record
 from graphrag_ray.query.methods.chunk_walk import walk_chunks
 from graphrag_ray.query.methods.context_filling import Share, fill
-from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
+from graphrag_ray.query.methods.document_filters import RelatedChunks, matching_chunks, matching_ids
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, communities_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import build_levels, is_auto
 from graphrag_ray.query.methods.method import (
@@ -195,6 +195,8 @@ def _elements_around(
         [r for r in table.to_pylist() if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
         for table in tables[:2]
     )
+    if isinstance(chunks, RelatedChunks):
+        edges = [row for row in edges if row["id"] in chunks.relationship]
     ids = {row["id"] for row in edges}
     similar = yield from similarities_of("relationship", ids, text, env, share)
     edges = relevant_rows(edges, similar, share)

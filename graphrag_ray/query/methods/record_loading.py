@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from graphrag_ray.base.dates import describe_period
 from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
-from graphrag_ray.base.schema import PERIOD_COLUMNS
+from graphrag_ray.base.schema import PERIOD_COLUMNS, TABLES
 from graphrag_ray.corpus.chunks import with_opening
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label
@@ -72,8 +72,13 @@ _FORMATS: dict[Kind, _Format] = {
         "entity_instances",
     ),
     "relationship": _Format(
-        ("source", "target", "description"),
-        lambda r: relationship_record(r["id"], r["source"], r["target"], r["description"]),
+        ("source", "target", "description", "relation", "relation_reversed"),
+        lambda r: relationship_record(
+            # An instance has its ends in the direction of its relation.
+            *(r["id"], r["source"], r["target"], r["description"]),
+            r["relation"],
+            r.get("relation_reversed"),
+        ),
         "relationship_instances",
     ),
     **{
@@ -106,7 +111,8 @@ def load_records(
             columns = ["id", *form.columns, *(IN_DOCUMENT if distinct_texts and kind == "text_unit" else ())]
             needs.append(Rows(SEARCHABLE_KINDS[kind].table, columns, of_kind))
         else:
-            columns = [f"{kind}_id", "text_unit_id", *form.columns]
+            known = TABLES[form.instances].names
+            columns = [f"{kind}_id", "text_unit_id", *(name for name in form.columns if name in known)]
             needs.append(Rows(form.instances, columns, of_kind, by=f"{kind}_id"))
     tables = yield tuple(needs)
     records: dict[tuple[Kind, str], Record] = {}
@@ -200,7 +206,8 @@ def _described_by(chunks: Collection[str], kind: Kind, instances: Sequence[Row],
             if text and env.count(longer) > limit:
                 break
             text = longer
-        rows.append({**of_record[0], "id": id_, "description": text})
+        shown = next((i for i in of_record if i.get("relation")), of_record[0])
+        rows.append({**shown, "id": id_, "description": text})
     return rows
 
 

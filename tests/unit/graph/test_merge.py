@@ -47,6 +47,7 @@ relationship = st.tuples(
     st.sampled_from(["", "knows", "sues"]),
     st.floats(0, 10),
     st.integers(0, 1),
+    st.sampled_from(["", "KNOWS", "SUES"]),
 )
 corpora = st.lists(
     st.tuples(st.integers(0, 3), st.lists(entity, max_size=4), st.lists(relationship, max_size=4)), max_size=8
@@ -147,6 +148,9 @@ def test_relationships_match_a_reference_merge_in_any_row_order(corpus, seed, we
     expected = []
     for id_, rows in by_key(table).items():
         units = list(dict.fromkeys(r["text_unit_id"] for r in rows))
+        stated = Counter(r["relation"] for r in rows if r["relation"])
+        relation = min(stated, key=lambda name: (-stated[name], name), default="")
+        of_relation = Counter(r["source"] > r["target"] for r in rows if r["relation"] == relation)
         low, high = sorted((rows[0]["source"], rows[0]["target"]))
         micro = sum(round(r["strength"] * 1e6) for r in rows)
         expected.append(
@@ -159,6 +163,8 @@ def test_relationships_match_a_reference_merge_in_any_row_order(corpus, seed, we
                 "weight": float(len(units)) if weight == "count" else micro / 1e6,
                 "text_unit_ids": units,
                 "n_instances": len(rows),
+                "relation": relation,
+                "relation_reversed": of_relation[True] > of_relation[False],
             }
         )
     assert merge_relationships(shuffled(table, seed), weight).to_pylist() == expected

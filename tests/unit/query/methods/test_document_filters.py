@@ -187,6 +187,62 @@ def test_conditions_select_chunks_of_documents():
     assert Snapshot({}).run(matching_chunks(["title=Minutes"])) is None
 
 
+RELATED = [
+    {"id": "r1", "source_id": "e1", "target_id": "e2", "relation": "TREATS", "text_unit_ids": ["t1", "t2"]},
+    {"id": "r2", "source_id": "e2", "target_id": "e3", "relation": "CAUSES", "text_unit_ids": ["t2"]},
+    {"id": "r3", "source_id": "e3", "target_id": "e4", "relation": None, "text_unit_ids": ["t3"]},
+]
+UNITS = [
+    {"id": "t1", "entity_ids": ["e1", "e2", "e9"], "relationship_ids": ["r1"]},
+    {"id": "t2", "entity_ids": ["e1", "e2", "e3"], "relationship_ids": ["r1", "r2"]},
+    {"id": "t3", "entity_ids": ["e3", "e4"], "relationship_ids": ["r3"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "chunks", "relationships", "entities"),
+    [
+        (["relation=TREATS"], {"t1", "t2"}, ["r1"], ["e1", "e2"]),
+        (["relation=treats"], {"t1", "t2"}, ["r1"], ["e1", "e2"]),
+        (["relation~*s"], {"t1", "t2"}, ["r1", "r2"], ["e1", "e2", "e3"]),
+        (["relation!=TREATS"], {"t2", "t3"}, ["r2", "r3"], ["e2", "e3", "e4"]),
+        (["relation~*", "relation!=CAUSES", "path=b"], {"t2"}, ["r1"], ["e1", "e2"]),
+        (["relation=CAUSES", "path~*"], {"t2"}, ["r2"], ["e2", "e3"]),
+    ],
+)
+def test_a_condition_on_relations_selects_relationships_their_ends_and_chunks(
+    conditions: list[str], chunks: set[str], relationships: list[str], entities: list[str]
+):
+    documents = [
+        {**document("a"), "text_unit_ids": ["t1", "t3"]},
+        {**document("b"), "text_unit_ids": ["t2"]},
+    ]
+    snap = Snapshot({"documents": documents, "relationships": RELATED, "text_units": UNITS})
+    found = snap.run(matching_chunks(conditions))
+    assert found == chunks
+    assert sorted(snap.run(matching_ids("relationship", found))) == relationships
+    assert sorted(snap.run(matching_ids("entity", found))) == entities
+
+
+def test_a_relation_that_no_relationship_has_is_reported():
+    documents = [{**document("a"), "text_unit_ids": ["t1"]}, {**document("b"), "text_unit_ids": ["t2"]}]
+    snap = Snapshot({"documents": documents, "relationships": RELATED})
+    with pytest.raises(UsageError, match=r"'relation=KNOWS': relation is CAUSES \(1\), TREATS \(1\)"):
+        snap.run(matching_chunks(["relation=KNOWS"]))
+    with pytest.raises(UsageError, match="states such a relationship"):
+        snap.run(matching_chunks(["relation=CAUSES", "path=a"]))
+
+
+def test_without_relation_types_a_relation_is_a_column_of_metadata():
+    documents = [document("a", relation="friend"), document("b", relation="foe")]
+    untyped = [{**row, "relation": relation} for row, relation in zip(RELATED, ("", None, ""), strict=True)]
+    for relationships in (untyped, []):
+        snap = Snapshot({"documents": documents, "relationships": relationships})
+        assert snap.run(matching_chunks(["relation=foe"])) == {"b-1", "b-2"}
+    snap = Snapshot({"documents": documents, "relationships": RELATED})
+    assert snap.run(matching_chunks(["metadata.relation=foe"])) == {"b-1", "b-2"}
+
+
 def test_ids_are_restricted_to_chunks():
     units = [
         {"id": "t1", "entity_ids": ["e1", "e2"], "relationship_ids": ["r1"]},
