@@ -2,11 +2,11 @@
 
     python benchmarks/resolution_scale.py --names 1_000_000
 
-Generates documents with names of one to five words, of which some are variants of others (other spelling, short
-form, plural), with a description per mention and relationships between names of a document. Then runs stage
-`resolve` with mode model up to the point where it would send its first request, and prints the CPU seconds, the
-peak memory, and the numbers of requests and candidates. Asserts that no request has more candidates than
-`resolution.max_candidates`.
+Generates documents with names of one to five words, of which some are variants of others (other spelling,
+short form, plural), with a description per mention and relationships between names of a document. Then runs
+stage `resolve` with mode model up to the point where it would send its first request, and prints the CPU
+seconds, the peak memory, and the numbers of requests and candidates. Asserts that no request has more
+candidates than `resolution.max_candidates`.
 """
 
 from __future__ import annotations
