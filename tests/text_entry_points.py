@@ -102,6 +102,14 @@ from graphrag_ray.graph.merge import (
     relationship_instance_rows,
     sort_instances,
 )
+from graphrag_ray.graph.name_rules import (
+    RULES,
+    document_aliases,
+    may_merge,
+    merge_document_aliases,
+    preferred,
+    rule_keys,
+)
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
@@ -298,6 +306,21 @@ def described(text: str) -> Any:
     plan_layer(pieces, replace(spec, batch_tokens=50, concatenate_up_to_tokens=20), tokens)
     spec = replace(spec, rules=2)
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
+
+
+def same_names(text: str) -> Any:
+    names = {entity_key(name): type_ for name in (text, *text.split()) for type_ in ("", "PERSON")}
+    aliases = document_aliases(names, [text, f"Long Name (LN) {text} ({text})"])
+    keys = [key for name, type_ in names.items() for key in rule_keys(name, type_)]
+    key = entity_key(text)
+    merged = [may_merge(key, "", name, "PERSON", rule) for name in list(names)[:9] for rule in RULES]
+    return (
+        aliases,
+        keys,
+        merged,
+        merge_document_aliases(aliases),
+        preferred([(key, "", 1), ("A", "PERSON", 2)]),
+    )
 
 
 def names_of(text: str) -> Any:
@@ -605,6 +628,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "merge": merged,
         "describe": described,
         "names": names_of,
+        "same names": same_names,
         "context": rendered,
         "report": reported,
         "summary": summarised,
