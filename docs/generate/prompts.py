@@ -52,6 +52,7 @@ INPUT = str(CORPUS / "0*")
 SETTINGS = {
     "hierarchies": ["leiden", "tree"],
     "claims": {"enabled": True},
+    "resolution": {"mode": "model"},
     "reports": {"context_tokens": 800},
     "query": {"context_tokens": 1_000},
 }
@@ -99,6 +100,8 @@ SHOWN: Mapping[str, str] = {
     "glean_check": "With `extraction.gleaning: check`, the next turn: ask whether anything was missed.",
     "glean": "The turn after a yes: ask for what was missed.",
     "claims": "Extract statements about the entities of one chunk, if `claims.enabled` is set.",
+    "resolve": "Decide which candidates stand for the same thing as a name, with `resolution.mode: model`.",
+    "resolve_split": "With `resolution.mode: model`, sort the documents of a name by what it stands for.",
     "describe": "Merge several descriptions of an entity or relationship.",
     "about": "Describe the corpus, once per index, before the first report.",
     "report": "Write the report on one community.",

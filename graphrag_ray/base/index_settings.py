@@ -50,8 +50,10 @@ RESOLUTION_RULES: Mapping[str, str] = {
     "accents": "equal except for accents",
     "abbreviation": "equal with abbreviations written in full",
     "plural": "singular and plural",
+    "word_form": "forms or spellings of the same words",
     "legal_form": "equal without the legal form",
     "title": "equal without the title",
+    "initials": "equal with middle names as initials",
     "order": "the same words in another order",
     "misspelling": "spelled or transliterated differently",
     "acronym": "an acronym and its full name",
@@ -252,7 +254,7 @@ class Names(Section):
     """Aliases and blocked names, applied when entity keys are formed."""
 
     aliases_file: MachineSetting[PathOrUrl] = None
-    """YAML file with lines of the form `CANONICAL NAME: [alias, …]`."""
+    """YAML file with lines of the form `CANONICAL NAME: [alias, …]` (docs/guides/entity-resolution.md)."""
     aliases: str | None = None
     """Content of an aliases file, if `aliases_file` is not set. Written to snapshots."""
     blocklist_file: MachineSetting[PathOrUrl] = None
