@@ -2,11 +2,11 @@
 
     python benchmarks/resolution_scale.py --names 1_000_000
 
-Generates documents with names of one to four words, of which some are variants of others (other spelling, short
+Generates documents with names of one to five words, of which some are variants of others (other spelling, short
 form, plural), with a description per mention and relationships between names of a document. Then runs stage
-`resolve` with mode model in this process up to the point where it would send its first request, and prints the
-CPU seconds, the peak memory, and the numbers of names, candidates and requests. Asserts that each name has at
-most `resolution.max_candidates` candidates in its request.
+`resolve` with mode model up to the point where it would send its first request, and prints the CPU seconds, the
+peak memory, and the numbers of requests and candidates. Asserts that no request has more candidates than
+`resolution.max_candidates`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import resource
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -142,10 +143,8 @@ def main() -> None:
             items.extend(parts)
             raise Stop
 
-        try:
+        with suppress(Stop):
             resolve_names(run, corpus, extraction, Result(), EntityNames(), stop)
-        except Stop:
-            pass
         seconds = time.perf_counter() - started[0]
         executor.pool.close()
         used = cpu() - started[1]

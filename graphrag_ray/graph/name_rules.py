@@ -38,23 +38,9 @@ import regex
 from rapidfuzz.distance import OSA
 
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks
+from graphrag_ray.base.index_settings import RESOLUTION_RULES
 
-RULES = (
-    "spelling",
-    "spacing",
-    "accents",
-    "abbreviation",
-    "plural",
-    "word_form",
-    "legal_form",
-    "title",
-    "initials",
-    "order",
-    "misspelling",
-    "acronym",
-    "short_name",
-)
-"""The names of all rules."""
+RULES = tuple(RESOLUTION_RULES)
 MAX_NAME = 200
 """Longer names are not compared."""
 MAX_EVIDENCE = 200
@@ -156,7 +142,7 @@ def _without_accents(text: str) -> str:
 _LATIN = str.maketrans({"Ø": "O", "Ł": "L", "Đ": "D", "Æ": "AE", "Œ": "OE", "Þ": "TH", "Ð": "D", "ı": "I"})
 
 
-def _numbers(name: str) -> tuple[str, ...]:
+def numbers(name: str) -> tuple[str, ...]:
     """The numbers and numerals of a name, sorted. Names with different ones are never merged."""
     found = []
     for n, word in enumerate(_words(name)):
@@ -271,7 +257,7 @@ def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
     well_known = rule == "abbreviation" and _is_well_known(words_a) and _is_well_known(words_b)
     if not well_known and rule != "spacing" and type_a != type_b and {type_a, type_b} <= EXCLUSIVE_TYPES:
         return False
-    if rule != "acronym" and _numbers(a) != _numbers(b):
+    if rule != "acronym" and numbers(a) != numbers(b):
         return False
     if _generation(words_a) != _generation(words_b):
         return rule == "short_name" and len(words_a) == 1
@@ -822,7 +808,9 @@ def _add_surnames_first(clusters: _Clusters) -> None:
 def _add_misspellings(clusters: _Clusters) -> None:
     """Names of which one word differs by a letter that is not the first one, or a surname by two letters."""
     names = {words: name for name, words in clusters.words.items()}
-    names = {w: n for w, n in names.items() if clusters.types[n] in ("", *EXCLUSIVE_TYPES) and 2 <= len(w) <= 6}
+    names = {
+        w: n for w, n in names.items() if clusters.types[n] in ("", *EXCLUSIVE_TYPES) and 2 <= len(w) <= 6
+    }
     people = {w: n for w, n in names.items() if clusters.types[n] == "PERSON"}
     for words in [w for w in people if _NO_GIVEN_NAMES.issuperset(w[:-1])]:
         del names[words], people[words]  # EARL OF HERTFORD / EARL OF HEREFORD
