@@ -270,7 +270,7 @@ class Resolution(Section):
     """off: only names that are equal up to case and whitespace, as in the paper (3.1.3). rules: also names
     that a rule finds to be the same, such as `ELI LILLY` and `ELI LILLY AND COMPANY`. model: a model also
     decides about similar names, and about names that may stand for several things. An existing index keeps
-    `off`."""
+    its mode."""
     rules: tuple[str, ...] = tuple(RESOLUTION_RULES)
     """Rules to apply (docs/guides/entity-resolution.md)."""
     max_candidates: PositiveInt = 5
@@ -283,6 +283,12 @@ class Resolution(Section):
         if isinstance(rules, list | tuple) and (unknown := [r for r in rules if r not in RESOLUTION_RULES]):
             raise ValueError(f"unknown rule {unknown[0]!r}. Choose from: {', '.join(RESOLUTION_RULES)}")
         return rules
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _undo_yaml_booleans(cls, value: Any) -> Any:
+        """YAML reads `off` as false."""
+        return "off" if value is False else value
 
     @property
     def enabled(self) -> bool:
