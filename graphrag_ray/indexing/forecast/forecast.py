@@ -102,7 +102,7 @@ MODEL_FACTOR = {"entities": 1.28, "relationships": 1.49}
 DESCRIPTION_TOKENS = {"entities": 33.0, "relationships": 14.0}
 GLEAN_YES, GLEANED = 0.5, 0.35
 CLAIMS_REPLY_TOKENS = 400.0
-RESOLVE_PER_ENTITY = 0.3  # Offline engine: 0.2 to 0.35 on large corpora, 0.5 on the demo corpus.
+RESOLVE_PER_ENTITY = 0.4  # Offline engine: 0.41 on the podcasts, 0.64 on the demo corpus.
 # A name and its candidates, and what is said of each (`name_candidates.profile`).
 RESOLVE_NAMES, PROFILE_TITLES, PROFILE_DESCRIPTIONS = 2.5, 5.0, 2.0
 DESCRIPTION_KEPT_SHARE = 0.7  # tokens of a merged description per token of the descriptions that it replaces
@@ -593,7 +593,7 @@ def _resolve_volume(basis: _Basis, entities: NameCounts) -> Volume:
     """Forecast the requests about names that may be the same, and about names of several things."""
     calls = basis.evidence.replies.get("resolve") or basis.evidence.replies.get("resolve_split")
     known = basis.evidence.counts.get("entities", 0)
-    ratio, source = RESOLVE_PER_ENTITY, "assumed: 0.2 to 0.35 with the offline engine"
+    ratio, source = RESOLVE_PER_ENTITY, "assumed, as with the offline engine on the podcasts"
     if calls is not None and known:
         ratio = basis.evidence.items.get("resolve", 0) / known
         source = f"measured on the {known:,} entities of the index at --root"
