@@ -63,6 +63,7 @@ INPUT = str(CORPUS / "0*")
 SETTINGS = {
     "hierarchies": ["leiden", "tree"],
     "claims": {"enabled": True},
+    "resolution": {"mode": "model"},
     "reports": {"context_tokens": 800},
     "query": {"context_tokens": 1_000},
 }
@@ -133,6 +134,8 @@ SHOWN: Mapping[str, str] = {
     "glean_schema": "The next turn of that conversation: ask for what was missed, if anything.",
     "correct_schema": "The last turn, if records violate the schema: ask for corrections.",
     "claims": "Extract statements about the entities of one chunk, if `claims.enabled` is set.",
+    "resolve": "Decide which candidates stand for the same thing as a name, with `resolution.mode: model`.",
+    "resolve_split": "With `resolution.mode: model`, sort the documents of a name by what it stands for.",
     "describe": "Merge several descriptions of an entity or relationship.",
     "about": "Describe the corpus, once per index, before the first report.",
     "report": "Write the report on one community.",

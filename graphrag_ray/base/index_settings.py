@@ -281,7 +281,7 @@ class Names(Section):
     """Aliases and blocked names, applied when entity keys are formed."""
 
     aliases_file: MachineSetting[PathOrUrl] = None
-    """YAML file with lines of the form `CANONICAL NAME: [alias, …]`."""
+    """YAML file with lines of the form `CANONICAL NAME: [alias, …]` (docs/guides/entity-resolution.md)."""
     aliases: str | None = None
     """Content of an aliases file, if `aliases_file` is not set. Written to snapshots."""
     blocklist_file: MachineSetting[PathOrUrl] = None

@@ -5,6 +5,7 @@ Libraries are imported lazily, so that help and short messages appear immediatel
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,8 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     labels = {"text_units": "chunks", "entities": "entities", "relationships": "relationships"}
     for name, label in labels.items():
         out.print(f"  {label:<13}  {counts.get(name, 0):,}")
-    if text := type_conflict_note(counts):
-        out.print(f"  entity types   {text}")
+    for label, text in graph_notes(counts).items():
+        out.print(f"  {label:<13}  {text}")
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
     out.print(f"  communities    {_communities(counts)}")
@@ -108,12 +109,30 @@ def _composed(counts: Mapping[str, Any]) -> str:
     return f" ({n:,} composed without a model call)" if n else ""
 
 
-def type_conflict_note(counts: Mapping[str, Any]) -> str:
-    """Describe the entities whose mentions disagree on the type, or "" if there are none."""
-    if not (n := counts.get("type_conflicts")):
-        return ""
-    examples = collapse_whitespace("; ".join(counts.get("type_conflict_examples", ())), 300)
-    return f"mentions of {plural(n, 'entity', 'entities')} disagree; the majority decides: {examples}"
+def graph_notes(counts: Mapping[str, Any]) -> dict[str, str]:
+    """Describe what to check in a graph, by label. Snapshots of earlier versions lack some of the counts."""
+    n = Counter({name: value for name, value in counts.items() if isinstance(value, int)})
+    notes: dict[str, list[str]] = {"names": [], "entity types": [], "connections": [], "boilerplate": []}
+    if n["merged_names"]:
+        notes["names"].append(f"{n['merged_names']:,} merged")
+    if n["split_names"]:
+        notes["names"].append(f"{n['split_names']:,} split off")
+    if n["refused_merges"]:
+        notes["names"].append(f"{plural(n['refused_merges'], 'merge')} refused")
+    if n["type_conflicts"]:
+        conflicting = plural(n["type_conflicts"], "entity", "entities")
+        examples = collapse_whitespace("; ".join(counts.get("type_conflict_examples", ())), 300)
+        notes["entity types"].append(f"mentions of {conflicting} disagree; the majority decides: {examples}")
+    if n["orphans"]:
+        notes["connections"].append(f"{plural(n['orphans'], 'entity has', 'entities have')} none")
+    if hubs := counts.get("hubs"):
+        total = max(1, n["relationships"])
+        most = (f"{collapse_whitespace(name, 60)} {d:,} ({d / total:.0%})" for name, d in hubs.items())
+        notes["connections"].append(f"most: {', '.join(most)}")
+    if shortened := n["shortened_chunks"] + n["left_out_chunks"]:
+        left_out = plural(n["left_out_characters"], "character")
+        notes["boilerplate"].append(f"{left_out} left out of {plural(shortened, 'chunk')}")
+    return {label: "; ".join(texts) for label, texts in notes.items() if texts}
 
 
 def _communities(counts: Mapping[str, Any]) -> str:

@@ -54,8 +54,7 @@ def questions(
 
     Args:
         description: Describes the corpus. By default, uses the description in the index, or generates one
-        from the top
-            reports.
+            from the top reports.
 
     Returns:
         A frame with the columns question_id, question, persona and task.

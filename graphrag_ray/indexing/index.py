@@ -47,7 +47,7 @@ from graphrag_ray.indexing.stages.context_stage import write_notes
 from graphrag_ray.indexing.stages.describe_stage import describe_graph
 from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
-from graphrag_ray.indexing.stages.finish_stage import write_snapshot_tables
+from graphrag_ray.indexing.stages.finish_stage import Finished, write_snapshot_tables
 from graphrag_ray.indexing.stages.hierarchy_tables import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge_instances
 from graphrag_ray.indexing.stages.read_stage import read_input
@@ -63,7 +63,7 @@ from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.offline.name_types import type_names
 from graphrag_ray.store import locks, run_records, snapshots
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import read_table
 from graphrag_ray.store.snapshots import Manifest
 from graphrag_ray.version import __version__
 
@@ -224,7 +224,7 @@ def _commit(
         return IndexResult(parent, False, run.seconds, run.accounts)
     created = now()
     finished = write_snapshot_tables(run, results, format_utc(created)[:10], failures)
-    counts = _counts(finished.tables, results)
+    counts = _counts(finished, results)
     settings, notes = run.settings, {}
     dialogue = (
         "extract" if settings.has_graph else STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]].dialogue
@@ -313,11 +313,18 @@ def _failures(run: Run, results: Results) -> pa.Table:
     return table.set_column(table.schema.get_field_index("document"), "document", paths)
 
 
-def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any]:
+_STEP_COUNTS = (
+    *("pruned", "type_conflict", "merged_names", "split_names", "refused_merges"),
+    *("left_out", "shortened_chunks"),
+)
+"""Beginnings of the names of counts that a snapshot takes from steps."""
+
+
+def _counts(finished: Finished, results: Results) -> dict[str, Any]:
     """Count the records of a snapshot. Hierarchies after the first are counted separately, by name."""
 
     def rows(name: str) -> int:
-        return sum(p.rows for p in tables.get(name, []))
+        return sum(p.rows for p in finished.tables.get(name, []))
 
     def counts_of(name: str) -> dict[str, Any]:
         kind = HIERARCHIES[name]
@@ -325,7 +332,8 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
         return {**n, **results.hierarchies[name].counts}
 
     first, *others = results.hierarchies or [""]
-    corpus, merged = results.corpus, results.graph.merged if results.graph else Result()
+    corpus, graph = results.corpus, results.graph
+    steps = (graph.extraction, graph.resolution, graph.merged) if graph else ()
     counts = counts_of(first) if first else {"communities": 0}
     return {
         "documents": rows("documents"),
@@ -339,5 +347,6 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
         **counts,
         **({"hierarchies": {name: counts_of(name) for name in others}} if others else {}),
         **{n: corpus.counts[n] for n in ("added", "changed", "removed", "kept") if n in corpus.counts},
-        **{n: v for n, v in merged.counts.items() if n.startswith(("pruned", "type_conflict"))},
+        **{n: v for step in steps for n, v in step.counts.items() if n.startswith(_STEP_COUNTS)},
+        **finished.counts,
     }

@@ -35,7 +35,7 @@ def test_a_finished_run_returns_0_and_shows_what_it_built_and_next_steps(run: Co
     shown = " ".join(result.stdout.split())
     for said in ("documents 6 (6 added)", "chunks 6", "entities 10", "relationships 11", "reports 1"):
         assert said in shown
-    assert "communities C0 1" in shown and "seconds" in shown
+    assert "connections most: " in shown and "communities C0 1" in shown and "seconds" in shown
     assert "graphrag-ray query" in shown and str(world.root) in result.stdout.replace("\n", "")
     for step in ("read", "extract", "merge", "describe", "communities", "reports", "embed"):
         assert step in result.stderr
@@ -419,6 +419,10 @@ def test_index_json_has_counts_seconds_and_usage(run: Command, world: World):
     counts = told["counts"]
     assert (counts["documents"], counts["text_units"], counts["entities"], counts["reports"]) == (6, 6, 10, 1)
     assert counts["levels"] == {"C0": 1} and counts["failures"] == 0
+    degrees = {e["title"]: e["degree"] for e in world.table("entities")}
+    assert counts["orphans"] == [*degrees.values()].count(0)
+    assert counts["hubs"].items() <= degrees.items()
+    assert [*counts["hubs"].values()] == sorted(degrees.values(), reverse=True)[:3]
     assert {"read", "extract", "merge", "describe", "communities", "reports", "embed"} <= set(told["seconds"])
     usage = {u["stage"]: u for u in told["usage"]}
     assert usage["extract"]["calls"] == 12 and usage["extract"]["prompt_tokens"] > 0

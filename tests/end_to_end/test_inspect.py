@@ -188,6 +188,9 @@ def test_the_overview_shows_the_largest_records_and_next_steps(town: World, run:
     assert found["totals"]["documents"] == 7
     told = shown(run, town)
     assert "Look closer: graphrag-ray inspect community" in told and "7 documents" in told
+    first = found["entities"][0]
+    assert f"Connections: most: {first['title']} {first['degree']} (" in told
+    assert found["counts"]["orphans"] == degrees.count(0) == 0 and len(found["counts"]["hubs"]) == 3
 
 
 def test_search_finds_parts_of_names_ignoring_case_and_accents(town: World, look):

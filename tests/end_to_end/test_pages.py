@@ -43,6 +43,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     gold = {"question": "Who disagrees?", "answer": "Mara Venn", "documents": ["letters/1987.txt"]}
     (tmp_path / "gold.jsonl").write_text(json.dumps(gold) + "\n", "utf-8")
     (tmp_path / "questions.csv").write_text("question\nWho opposed the harbour?\n", "utf-8")
+    (tmp_path / "aliases.yaml").write_text("MARA VENN: [Miss Venn]\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -61,7 +62,8 @@ def test_commands_on_pages_run(workspace: Path, run: Command):
     commands.sort(key=lambda words: (words[0] == "gc", first.index(words[0]) if words[0] in first else 9))
     assert len(commands) > 40
     assert {words[0] for words in commands} == {
-        *("index", "estimate", "query", "status", "failures", "gc", "init", "levels", "inspect", "evaluate")
+        *("index", "resolve", "estimate", "query", "status", "failures", "gc", "init", "levels", "inspect"),
+        "evaluate",
     }
     for words in commands:
         result = run(*words)

@@ -35,7 +35,7 @@ def test_a_notice_is_shown_once_and_stays_in_the_index(world: World):
     assert {unit["text"].strip() for unit in world.table("text_units")} == {t.strip() for t in CALLS.values()}
     (acme,) = (e for e in world.table("entities") if e["title"] == "ACME")
     assert acme["frequency"] == 1
-    counts = done.manifest.steps["extract"]["counts"]
+    counts = done.manifest.counts
     assert counts["shortened_chunks"] == 3 and counts["left_out_characters"] == 3 * len(NOTICE.strip())
     assert done.manifest.steps["repeats"]["counts"] == {"repeated_paragraphs": 3}
     asked = world.asked()

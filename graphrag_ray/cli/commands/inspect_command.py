@@ -113,8 +113,8 @@ def _print_overview(out: Console, record: Record, index_arguments: str) -> None:
     names |= {"relationships": ("relationship",), "communities": ("community", "communities")}
     counts = ", ".join(plural(record["counts"].get(name, 0), *words) for name, words in names.items())
     out.print(f"Snapshot {record['snapshot']}: {counts}")
-    if text := console.type_conflict_note(record["counts"]):
-        out.print(f"  Entity types: {text}")
+    for label, text in console.graph_notes(record["counts"]).items():
+        out.print(f"  {label.capitalize()}: {text}")
     if record["about"]:
         out.print(f"  {collapse_whitespace('About: ' + record['about'])}")
     _print_list(out, record, "communities", "Largest communities at C0")

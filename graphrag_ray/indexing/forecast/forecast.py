@@ -22,6 +22,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
+from graphrag_ray.graph.adjudication import EXPECTED_REPLY_TOKENS, adjudicate, resolve_spec
 from graphrag_ray.graph.context_plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.corpus_overview import (
     ENTITIES_TOKENS,
@@ -73,6 +74,9 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "reply_tokens.glean_missing": "tokens of a reply that adds what was missed, or nothing",
     "reply_tokens.correct_schema": "tokens of a reply that corrects records by the schema",
     "reply_tokens.claims": "tokens of a reply to the claims prompt",
+    "resolve_per_entity": "requests about similar names per entity (resolution.mode: model)",
+    "resolve_context_tokens": "tokens of the names and descriptions in such a request",
+    "reply_tokens.resolve": "tokens of the verdicts on the candidates of a name",
     "reply_tokens.describe": "tokens of a description that replaces several",
     "reply_tokens.report": "tokens of a report",
     "reply_tokens.summary": "tokens of a summary of chunks or of summaries",
@@ -101,6 +105,9 @@ DESCRIPTION_TOKENS = {"entities": 33.0, "relationships": 14.0}
 GLEAN_YES, GLEANED = 0.5, 0.35
 SCHEMA_CORRECTED = 0.3
 CLAIMS_REPLY_TOKENS = 400.0
+RESOLVE_PER_ENTITY = 0.4  # Offline engine: 0.41 on the podcasts, 0.64 on the demo corpus.
+# A name and its candidates, and what is said of each (`name_candidates.profile`).
+RESOLVE_NAMES, PROFILE_TITLES, PROFILE_DESCRIPTIONS = 2.5, 5.0, 2.0
 DESCRIPTION_KEPT_SHARE = 0.7  # tokens of a merged description per token of the descriptions that it replaces
 LIMIT_USED_SHARE = 0.6  # share of the token limit that a report or a summary uses
 OFFLINE_REPORT_TOKENS = 440.0  # mean of the offline engine on the paper's podcast corpus
@@ -512,6 +519,8 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
         prompt += corpus.passage_tokens + entities.pairs * (entities.title_tokens + 1)
         reply = basis.reply("claims", CLAIMS_REPLY_TOKENS, "assumed")
         volumes.append(basis.volume("claims", n, n, prompt, n * reply))
+    if settings.resolution.enabled:
+        volumes.append(_resolve_volume(basis, entities))
     descriptions, merged_tokens = _description_volume(basis, kinds)
     volumes.append(descriptions)
     if settings.built_hierarchies and needs_overview(settings, prompts):
@@ -594,6 +603,27 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
         completion += share * n * corrected
     shape = {"chain": chain, "last": latest, "exact": "first turns exact"}
     return basis.volume("extract", n, calls, prompt_tokens, completion, **shape)
+
+
+def _resolve_volume(basis: _Basis, entities: NameCounts) -> Volume:
+    """Forecast the requests about names that may be the same, and about names of several things."""
+    calls = basis.evidence.replies.get("resolve") or basis.evidence.replies.get("resolve_split")
+    known = basis.evidence.counts.get("entities", 0)
+    ratio, source = RESOLVE_PER_ENTITY, "assumed, as with the offline engine on the podcasts"
+    if calls is not None and known:
+        ratio = basis.evidence.items.get("resolve", 0) / known
+        source = f"measured on the {known:,} entities of the index at --root"
+    n = basis.assume.take("resolve_per_entity", ratio, source) * entities.distinct
+    spec = resolve_spec(basis.prompts, basis.settings, basis.settings.resolution.max_candidates)
+    fixed = basis.first_request("resolve", adjudicate("", [""], spec))
+    profile = PROFILE_TITLES * entities.title_tokens + PROFILE_DESCRIPTIONS * entities.description_tokens
+    context, source = RESOLVE_NAMES * profile, f"assumed: {RESOLVE_NAMES:g} names and what is said of them"
+    if calls is not None and calls.n >= MIN_CALLS:
+        context = max(0.0, float(calls.prompt_tokens.mean()) / basis.prompt_factor - fixed)
+        source = calls.source
+    context = basis.assume.take("resolve_context_tokens", context, source)
+    reply = basis.reply("resolve", EXPECTED_REPLY_TOKENS, "assumed")
+    return basis.volume("resolve", n, n, n * (fixed + context), n * reply)
 
 
 def _description_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> tuple[Volume, float]:

@@ -44,13 +44,17 @@ from graphrag_ray.store.search import row_index
 from graphrag_ray.store.search.mapped_arrays import Keys
 from graphrag_ray.store.search.row_index import PartRows, entry_type, entry_types, group_name
 
+_MAX_HUBS = 3
+"""Number of best-connected entities that the counts of a snapshot name."""
+
 
 @dataclass
 class Finished:
-    """The tables of the snapshot, and the next short id of each table."""
+    """The tables of the snapshot, the next short id of each table, and counts of the graph."""
 
     tables: dict[str, list[Part]] = field(default_factory=dict)
     next_human_readable_id: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
 
 
 def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.Table) -> Finished:
@@ -72,7 +76,8 @@ def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.
         shared = run.executor.share(numbers)
         written = [_finish_units(run, numbers, shared, results, ids["text_units"])]
         if results.graph:
-            written += _finish_graph(run, shared, results.graph)
+            of_graph, finished.counts = _finish_graph(run, shared, results.graph)
+            written += of_graph
             for name in ("entity_instances", "relationship_instances"):
                 tables[name] = results.graph.merged.parts(name)
             tables["resolutions"] = results.graph.resolution.parts("resolutions")
@@ -194,7 +199,10 @@ def _set_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: p
     return table.set_column(table.schema.get_field_index(column), column, array)
 
 
-def _finish_graph(run: Run, shared: Callable[[], dict[str, ShortIds]], graph: ExtractedGraph) -> list[Result]:
+def _finish_graph(
+    run: Run, shared: Callable[[], dict[str, ShortIds]], graph: ExtractedGraph
+) -> tuple[list[Result], dict[str, Any]]:
+    """Write entities, relationships and claims. Also returns `_connection_counts`."""
     nodes, edges = (read_columns(run, graph.descriptions, kind) for kind in COLUMNS)
     source, target = edge_ends(nodes, edges)
     degree = node_degrees(source, target, nodes.num_rows)
@@ -219,7 +227,19 @@ def _finish_graph(run: Run, shared: Callable[[], dict[str, ShortIds]], graph: Ex
         plan = run.reuse_plan("finish", inputs, name, (name,), identities=depends_on)
         tables_written = run.map("finish", partial(_graph_table, shared), plan.new_inputs)
         written.append(plan.merge_new(run.store, tables_written))
-    return written
+    return written, _connection_counts(run.store, graph.descriptions.tables["entities"], degree)
+
+
+def _connection_counts(store: Store, entities: Sequence[list[Part]], degree: Ints) -> dict[str, Any]:
+    """Count the entities without a relationship, and name those with the most relationships."""
+    starts = [span.start for span in row_slices(entities)]
+    hubs = {}
+    for node in np.argsort(-degree, kind="stable")[:_MAX_HUBS].tolist():
+        if degree[node]:
+            group = int(np.searchsorted(starts, node, side="right")) - 1
+            title = read_table(store, entities[group], ["title"])["title"][node - starts[group]].as_py()
+            hubs[title] = int(degree[node])
+    return {"orphans": int((degree == 0).sum()), "hubs": hubs}
 
 
 def _graph_table(

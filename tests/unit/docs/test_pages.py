@@ -15,8 +15,10 @@ import pytest
 import yaml
 from documents import JOBS, PAGES, TOP, Typed, arguments_in, blocks, shell_lines, typed
 
+from graphrag_ray.base.index_settings import RESOLUTION_RULES
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.export.exporters import EXPORTERS
+from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.query.methods.methods import METHODS
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -92,6 +94,17 @@ def test_every_search_method_is_described():
     for page in ("README.md", "docs/guides/questions.md"):
         text = (TOP / page).read_text("utf-8")
         assert [name for name in METHODS if f"`{name}`" not in text] == []
+
+
+def test_every_resolution_rule_is_described():
+    page = (TOP / "docs" / "guides" / "entity-resolution.md").read_text("utf-8")
+    assert [rule for rule in RESOLUTION_RULES if f"| `{rule}` |" not in page] == []
+
+
+def test_aliases_files_on_pages_are_valid():
+    page = (TOP / "docs" / "guides" / "entity-resolution.md").read_text("utf-8")
+    shown = [block for block in blocks(page, {"yaml"}) if "{not:" in block]
+    assert shown and all(parse_names(block, None).different for block in shown)
 
 
 def test_job_files_on_pages_exist():
@@ -174,7 +187,7 @@ def keys_named(page: Path) -> set[str]:
     plain = {re.sub(r"^(models|stages)\.\w+", r"\1.*", key) for key in named}
     plain = {re.sub(r"\.endpoints\.\w+\b", ".endpoints", key) for key in plain}
     return {
-        key for key in plain if not key.endswith((".py", ".txt", ".md", ".B"))
+        key for key in plain if not key.endswith((".py", ".txt", ".md", ".csv", ".B"))
     }  # storage.B=C is a metavar.
 
 
