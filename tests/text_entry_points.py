@@ -78,7 +78,9 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge,
     judge_spec,
 )
+from graphrag_ray.graph import name_candidates
 from graphrag_ray.graph import report_context as contexts
+from graphrag_ray.graph.adjudication import adjudicate, resolve_spec, split
 from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.composed_report import composed_report
 from graphrag_ray.graph.corpus_overview import (
@@ -92,6 +94,7 @@ from graphrag_ray.graph.corpus_overview import (
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
 from graphrag_ray.graph.document_note import document_note, note_spec
+from graphrag_ray.graph.entity_resolution import MODEL, NamePair, NameUse, merge_pairs
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
 from graphrag_ray.graph.merge import (
     ExtractionSource,
@@ -101,6 +104,13 @@ from graphrag_ray.graph.merge import (
     merge_relationships,
     relationship_instance_rows,
     sort_instances,
+)
+from graphrag_ray.graph.name_rules import (
+    RULES,
+    document_aliases,
+    may_merge,
+    numbers,
+    rule_keys,
 )
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
@@ -303,6 +313,49 @@ def described(text: str) -> Any:
 def names_of(text: str) -> Any:
     names = quietly(lambda: parse_names(text, text))
     return [f(text) for f in (names.key, names.resolve)] if names else None
+
+
+def adjudicated(text: str) -> Any:
+    """The text as name, candidate, description, label and reply."""
+    spec = resolve_spec(PROMPTS, SETTINGS, 5)
+    verdicts = {"verdicts": [{"candidate": 1, "verdict": "same", "reason": text}]}
+    groups = {"groups": [{"label": text, "documents": [1]}, {"label": text, "documents": [2]}]}
+    dialogues = (
+        (lambda: adjudicate(text, [text, text[1:]], spec), verdicts),
+        (lambda: split(entity_key(text), [text, text[1:]], spec), groups),
+    )
+    return [
+        played(start(), reply, ended)
+        for start, good in dialogues
+        for reply in (text, json.dumps(good))
+        for ended in ("stop", "length")
+    ]
+
+
+def resolved(text: str) -> Any:
+    """The text as a document, and its lines as the names in it."""
+    words = text.split()
+    written = [text[:100], *text.split("\n")[:8], *(" ".join(words[n : n + 3]) for n in range(0, 24, 3))]
+    names = [*dict.fromkeys(filter(None, map(entity_key, written)))]
+    aliases = [document_aliases(dict.fromkeys(names, type_), [text], RULES) for type_ in ("", "PERSON")]
+    keys = [list(rule_keys(name, "", RULES)) for name in names]
+    uses = [NameUse(name, "", n) for n, name in enumerate(names)]
+    pairs = [
+        NamePair(a, b, rule, "") for a, b in zip(uses, uses[1:], strict=False) for rule in (MODEL, RULES[0])
+    ]
+    said = [name_candidates.DocumentUse(id_, text, "", 1, [text], names) for id_ in "ab"]
+    profile = name_candidates.profile(text, said)
+    rows = name_candidates.key_rows([(n, name, names[:3]) for n, name in enumerate(names)])
+    compared = name_candidates.block_pairs(rows)
+    fields = {"name": text, "documents": "a", "neighbours": names, "type": ""}
+    guards = [may_merge(text, text, name, "", rule) for name in names for rule in RULES]
+    found = [
+        [alias for one in aliases for alias in one],
+        [keys, numbers(text), merge_pairs(pairs)],
+        [profile.text, name_candidates.split_texts(said), list(name_candidates.blocking_keys(text))],
+    ]
+    name_candidates.is_candidate(fields, {**fields, "name": text[1:]})
+    return found, guards, compared, name_candidates.profile_text(text, text, [text], [text], [text])
 
 
 # reports, query
@@ -605,6 +658,8 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "merge": merged,
         "describe": described,
         "names": names_of,
+        "adjudication": adjudicated,
+        "resolution": resolved,
         "context": rendered,
         "report": reported,
         "summary": summarised,

@@ -95,22 +95,43 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
             )
     lines = (line.strip() for line in (blocked_text or "").splitlines())
     blocked = frozenset(entity_key(line) for line in lines if line and not line.startswith("#"))
-    resolved = {}
-    for alias in aliases:
-        path = [alias]
-        while path[-1] in aliases:
-            path.append(aliases[path[-1]])
-            if path[-1] in path[:-1]:
-                raise SettingsError(f"Aliases file: aliases form a cycle: {' -> '.join(map(repr, path))}")
-        resolved[alias] = path[-1]
+    resolved = {alias: _follow(alias, aliases) for alias in aliases}
     kept_apart = set()
     for (a, b), line in different.items():
         first, second = sorted((resolved.get(a, a), resolved.get(b, b)))
         if first == second:
             raise SettingsError(f"Aliases file, line {line}: {a!r} and {b!r} are both aliases and different")
         kept_apart.add((first, second))
-    by_document = {place: resolved.get(target, target) for place, target in by_document.items()}
-    return EntityNames(resolved, blocked - {""}, frozenset(kept_apart), by_document, frozenset(unsplit))
+    in_document: dict[str, dict[str, str]] = {}
+    for (document, key), target in by_document.items():
+        if key in resolved and resolved[key] != resolved.get(target, target):
+            raise SettingsError(
+                f"Aliases file: {key!r} is an alias of {resolved[key]!r} in all documents, so it cannot be "
+                f"one of {target!r} in a document"
+            )
+        if target in blocked:
+            raise SettingsError(f"Aliases file: {key!r} is an alias of {target!r}, which is blocked")
+        in_document.setdefault(document, {})[key] = target
+    chosen = {
+        (document, key): resolved.get(end := _follow(key, found), end)
+        for document, found in in_document.items()
+        for key in found
+        if key not in resolved
+    }
+    return EntityNames(resolved, blocked - {""}, frozenset(kept_apart), chosen, frozenset(unsplit))
+
+
+def _follow(alias: str, aliases: Mapping[str, str]) -> str:
+    """Return the end of a chain of aliases. Raises SettingsError if it is a cycle."""
+    path = {alias: None}
+    while alias in aliases:
+        alias = aliases[alias]
+        if alias in path:
+            raise SettingsError(
+                f"Aliases file: aliases form a cycle: {' -> '.join(map(repr, [*path, alias]))}"
+            )
+        path[alias] = None
+    return alias
 
 
 def _entries(text: str) -> Iterator[tuple[str, Mapping[str, str], int]]:

@@ -51,6 +51,7 @@ MIN_SPLIT_COSINE = 0.2
 MAX_SPLIT_DOCUMENTS = 12
 """Maximum number of documents of a name that a model sorts by what the name stands for."""
 _SEED = 40
+_MAX_ACRONYM_CHARS = 11  # six letters and the spaces between them
 _MAX_KEYS = 12
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
@@ -239,26 +240,34 @@ def may_be_same(a: str, b: str) -> bool:
 def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vectors:
     """Compare names pairwise: 0 to 100.
 
-    Names are alike if they differ in few letters, in any order of words; if one consists of words of the other
-    and they share a rare key; and if one is the acronym of the other.
+    Names are alike if they differ in few letters, in any order of words; if they share a rare key and one has
+    all words of the other (in scripts without spaces: begins or ends with it); and if one is the acronym of
+    the other.
     """
-    plain = [[" ".join(name_words(name)) for name in names] for names in (left, right)]
+    plain = [[" ".join(name_words(name)) or name for name in names] for names in (left, right)]
     compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
-    contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
+    rare = np.broadcast_to(is_rare, scores.shape)
+    contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & rare
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
     for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
-        if _is_acronym(*sorted((left[n], right[n]), key=len)):
+        short, long = sorted((plain[0][n], plain[1][n]), key=lambda name: (len(name), name))
+        if len(short) <= _MAX_ACRONYM_CHARS and _is_acronym(short, long):
             scores[n] = _ACRONYM
+        elif rare[n] and len(short) > 1 and UNSPACED_SCRIPT.match(short) and _is_end(short, long):
+            scores[n] = _CONTAINED
     return np.asarray(scores, dtype=np.float32)
 
 
 def _is_acronym(short: str, long: str) -> bool:
-    words = name_words(long)
-    letters = "".join(name_words(short))
-    return (
-        2 <= len(letters) <= 6 and len(words) > 1 and letters == "".join(w[0] for w in words)[: len(letters)]
-    )
+    """Whether the letters of a name are the initials of another one. Spaces separate words."""
+    words, letters = long.split(), short.replace(" ", "")
+    return 2 <= len(letters) <= 6 and len(words) > 1 and "".join(w[0] for w in words).startswith(letters)
+
+
+def _is_end(short: str, long: str) -> bool:
+    """Whether a name begins or ends with another one, as with a surname in scripts without spaces."""
+    return long.startswith(short) or long.endswith(short)
 
 
 def _best(pairs: pa.Table) -> pa.Table:
