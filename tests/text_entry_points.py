@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -340,9 +341,7 @@ def resolved(text: str) -> Any:
     aliases = [document_aliases(dict.fromkeys(names, type_), [text], RULES) for type_ in ("", "PERSON")]
     keys = [list(rule_keys(name, "", RULES)) for name in names]
     uses = [NameUse(name, "", n) for n, name in enumerate(names)]
-    pairs = [
-        NamePair(a, b, rule, "") for a, b in zip(uses, uses[1:], strict=False) for rule in (MODEL, RULES[0])
-    ]
+    pairs = [NamePair(a, b, rule, "") for a, b in pairwise(uses) for rule in (MODEL, RULES[0])]
     said = [name_candidates.DocumentUse(id_, text, "", 1, [text], names) for id_ in "ab"]
     profile = name_candidates.profile(text, said)
     rows = name_candidates.key_rows([(n, name, names[:3]) for n, name in enumerate(names)])
