@@ -6,9 +6,9 @@ Each line of PAIRS is a JSON object with `id`, the names `a` and `b`, their type
 unknown), `label` (`same` or `different`; other lines are skipped) and `passages`, a list of texts around the
 names. Without --documents, the passages of a pair are taken for one document with these two names.
 
-Each line of --documents is a JSON object with `id`, `texts` (chunks) and `names` (name: type). The rules then run
-as in an index: over all names of the corpus, and within each document. A pair counts as merged if both names stand
-for the same thing in most of the documents that contain them.
+Each line of --documents is a JSON object with `id`, `texts` (chunks) and `names` (name: type). The rules then
+run as in an index: over all names of the corpus, and within each document. A pair counts as merged if both
+names stand for the same thing in most of the documents that contain them.
 """
 
 from __future__ import annotations
@@ -124,18 +124,22 @@ def main(pairs: Path, documents: Path | None, rules: str, errors: bool) -> None:
     for pair in _lines(pairs):
         if pair["label"] not in ("same", "different"):
             continue
-        merged = (corpus or _of_passages(pair, names)).merged(entity_key(pair["a"]), entity_key(pair["b"]))
-        kind = ("right" if merged else "missed") if pair["label"] == "same" else ("wrong" if merged else "apart")
+        resolution = corpus or _of_passages(pair, names)
+        merged = resolution.merged(entity_key(pair["a"]), entity_key(pair["b"]))
+        kinds = ("missed", "right") if pair["label"] == "same" else ("apart", "wrong")
+        kind = kinds[bool(merged)]
         counts[kind] += 1
         by_rule["+".join(merged) or "none"][kind] += 1
         if errors and kind in ("wrong", "missed"):
             types = f"{pair.get('type_a')}/{pair.get('type_b')}"
             print(f"{kind:6} {pair['id']:>5} {pair['a']} | {pair['b']} | {types} | {', '.join(merged)}")
     merged_pairs, same = counts["right"] + counts["wrong"], counts["right"] + counts["missed"]
-    print(f"precision {counts['right'] / max(merged_pairs, 1):.3f} ({counts['right']} of {merged_pairs} merged)")
+    print(
+        f"precision {counts['right'] / max(merged_pairs, 1):.3f} ({counts['right']} of {merged_pairs} merged)"
+    )
     print(f"recall    {counts['right'] / max(same, 1):.3f} ({counts['right']} of {same} same)")
-    for rule, kinds in sorted(by_rule.items()):
-        print(f"  {rule:30} " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())))
+    for rule, found in sorted(by_rule.items()):
+        print(f"  {rule:30} " + ", ".join(f"{kind} {n}" for kind, n in sorted(found.items())))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ from graphrag_ray.graph.name_rules import (
     RULES,
     document_aliases,
     may_merge,
-    numbers,
+    merge_document_aliases,
+    preferred,
     rule_keys,
 )
 from graphrag_ray.graph.report_context import Context
@@ -311,6 +312,21 @@ def described(text: str) -> Any:
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 
+def same_names(text: str) -> Any:
+    names = {entity_key(name): type_ for name in (text, *text.split()) for type_ in ("", "PERSON")}
+    aliases = document_aliases(names, [text, f"Long Name (LN) {text} ({text})"])
+    keys = [key for name, type_ in names.items() for key in rule_keys(name, type_)]
+    key = entity_key(text)
+    merged = [may_merge(key, "", name, "PERSON", rule) for name in list(names)[:9] for rule in RULES]
+    return (
+        aliases,
+        keys,
+        merged,
+        merge_document_aliases(aliases),
+        preferred([(key, "", 1), ("A", "PERSON", 2)]),
+    )
+
+
 def names_of(text: str) -> Any:
     names = quietly(lambda: parse_names(text, text))
     return [f(text) for f in (names.key, names.resolve)] if names else None
@@ -334,12 +350,10 @@ def adjudicated(text: str) -> Any:
 
 
 def resolved(text: str) -> Any:
-    """The text as a document, and its lines as the names in it."""
+    """The text as a description, and its lines as names."""
     words = text.split()
     written = [text[:100], *text.split("\n")[:8], *(" ".join(words[n : n + 3]) for n in range(0, 24, 3))]
     names = [*dict.fromkeys(filter(None, map(entity_key, written)))]
-    aliases = [document_aliases(dict.fromkeys(names, type_), [text], RULES) for type_ in ("", "PERSON")]
-    keys = [list(rule_keys(name, "", RULES)) for name in names]
     uses = [NameUse(name, "", n) for n, name in enumerate(names)]
     pairs = [NamePair(a, b, rule, "") for a, b in pairwise(uses) for rule in (MODEL, RULES[0])]
     said = [name_candidates.DocumentUse(id_, text, "", 1, [text], names) for id_ in "ab"]
@@ -347,14 +361,9 @@ def resolved(text: str) -> Any:
     rows = name_candidates.key_rows([(n, name, names[:3]) for n, name in enumerate(names)])
     compared = name_candidates.block_pairs(rows)
     fields = {"name": text, "documents": "a", "neighbours": names, "type": ""}
-    guards = [may_merge(text, text, name, "", rule) for name in names for rule in RULES]
-    found = [
-        [alias for one in aliases for alias in one],
-        [keys, numbers(text), merge_pairs(pairs)],
-        [profile.text, name_candidates.split_texts(said), list(name_candidates.blocking_keys(text))],
-    ]
+    found = [merge_pairs(pairs), name_candidates.split_texts(said), name_candidates.blocking_keys(text)]
     name_candidates.is_candidate(fields, {**fields, "name": text[1:]})
-    return found, guards, compared, name_candidates.profile_text(text, text, [text], [text], [text])
+    return found, compared, profile.text, name_candidates.profile_text(text, text, [text], [text], [text])
 
 
 # reports, query
@@ -659,6 +668,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "names": names_of,
         "adjudication": adjudicated,
         "resolution": resolved,
+        "same names": same_names,
         "context": rendered,
         "report": reported,
         "summary": summarised,

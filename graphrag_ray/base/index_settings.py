@@ -50,8 +50,10 @@ RESOLUTION_RULES: Mapping[str, str] = {
     "accents": "equal except for accents",
     "abbreviation": "equal with abbreviations written in full",
     "plural": "singular and plural",
+    "word_form": "forms or spellings of the same words",
     "legal_form": "equal without the legal form",
     "title": "equal without the title",
+    "initials": "equal with middle names as initials",
     "order": "the same words in another order",
     "misspelling": "spelled or transliterated differently",
     "acronym": "an acronym and its full name",
@@ -265,9 +267,10 @@ class Resolution(Section):
     """Which names are merged because they stand for the same thing."""
 
     mode: Literal["off", "rules", "model"] = "rules"
-    """off: only names that are equal up to case and whitespace, as in the paper (3.1.3). rules: also names that
-    a rule finds to be the same, such as `ELI LILLY` and `ELI LILLY AND COMPANY`. model: a model also decides
-    about similar names, and about names that may stand for several things. An existing index keeps `off`."""
+    """off: only names that are equal up to case and whitespace, as in the paper (3.1.3). rules: also names
+    that a rule finds to be the same, such as `ELI LILLY` and `ELI LILLY AND COMPANY`. model: a model also
+    decides about similar names, and about names that may stand for several things. An existing index keeps
+    its mode."""
     rules: tuple[str, ...] = tuple(RESOLUTION_RULES)
     """Rules to apply (docs/guides/entity-resolution.md)."""
     max_candidates: PositiveInt = 5
@@ -280,6 +283,12 @@ class Resolution(Section):
         if isinstance(rules, list | tuple) and (unknown := [r for r in rules if r not in RESOLUTION_RULES]):
             raise ValueError(f"unknown rule {unknown[0]!r}. Choose from: {', '.join(RESOLUTION_RULES)}")
         return rules
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _undo_yaml_booleans(cls, value: Any) -> Any:
+        """YAML reads `off` as false."""
+        return "off" if value is False else value
 
     @property
     def enabled(self) -> bool:

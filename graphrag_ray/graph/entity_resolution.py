@@ -128,16 +128,6 @@ def _objection(
     return ""
 
 
-def agreeing_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
-    """Return one alias per name for which all aliases agree on the canonical name, sorted by name."""
-    found: dict[str, NameAlias | None] = {}
-    for alias in aliases:
-        known = found.setdefault(alias.name, alias)
-        if known is not None and known.canonical != alias.canonical:
-            found[alias.name] = None
-    return [alias for _, alias in sorted(found.items()) if alias is not None]
-
-
 class Resolution(NamedTuple):
     """How names are replaced, in this order.
 

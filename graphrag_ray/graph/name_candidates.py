@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import regex
 from rapidfuzz import fuzz, process
 
-from graphrag_ray.base.ids import UNSPACED_SCRIPT, name_words, stable_id
+from graphrag_ray.base.ids import name_words, stable_id
 from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, numbers
@@ -34,9 +34,9 @@ MAX_RARE = 8
 """Neighbours in the graph connect names only if they have at most this many neighbours themselves."""
 MAX_COMMON = 20
 """A word in more names than this is no reason to compare names of which one contains the other: AIRPORT."""
-MIN_SIMILARITY = 82.0
-"""Minimum similarity (0 to 100) of names that share a key."""
-_ALIKE, _CONTAINED, _ACRONYM = 60.0, 90.0, 95.0
+MIN_SIMILARITY, MIN_IN_CONTEXT = 82.0, 68.0
+"""Minimum similarity (0 to 100) of names that share a key; the second one if they also share a context."""
+_ALIKE, _CONTAINED, _ACRONYM = 50.0, 90.0, 95.0
 """Similarity of names with similar descriptions at least, of names of which one contains the words of the other,
 and of an acronym and its full name."""
 MAX_DESCRIPTIONS, MAX_DOCUMENTS, MAX_NEIGHBOURS = 3, 2, 6
@@ -51,8 +51,10 @@ MIN_SPLIT_COSINE = 0.2
 MAX_SPLIT_DOCUMENTS = 12
 """Maximum number of documents of a name that a model sorts by what the name stands for."""
 _SEED = 40
-_MAX_ACRONYM_CHARS = 11  # six letters and the spaces between them
-_MAX_KEYS = 12
+_MAX_KEYS = 16
+_SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
+"""Scripts whose words are short, so that names are compared by their characters."""
+_SCRIPT_RUNS = regex.compile(rf"(?:{_SYLLABLES.pattern})+|(?:(?!{_SYLLABLES.pattern}).)+")
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
 _MARKS = regex.compile(r"\p{M}+")
@@ -157,10 +159,10 @@ def split_texts(uses: Sequence[DocumentUse]) -> list[str]:
 def blocking_keys(name: str) -> list[str]:
     """Return the keys of a name, without those of its neighbours."""
     plain = _MARKS.sub("", name)
-    words = [word for word in name_words(name) if word]
+    words = [run for word in name_words(name) for run in _SCRIPT_RUNS.findall(word)]
     keys: dict[str, None] = {}
     for word in words:
-        if UNSPACED_SCRIPT.match(word[0]):
+        if _SYLLABLES.match(word):
             keys |= dict.fromkeys(f"c{word[i : i + 2]}" for i in range(max(1, len(word) - 1)))
             continue
         if len(word) > 1:
@@ -222,11 +224,11 @@ def _scored(id_: Ids, names: pa.Array, is_neighbour: Any, is_rare: Any, a: Ints,
     left, right = names.take(pa.array(a)).to_pylist(), names.take(pa.array(b)).to_pylist()
     similarity = similarities(left, right, is_rare)
     near = is_neighbour[a]
-    keep = near | (similarity >= MIN_SIMILARITY)
+    keep = near | (similarity >= MIN_IN_CONTEXT)
     pairs = zip(keep.tolist(), left, right, strict=True)
     allowed = [bool(kept) and may_be_same(x, y) for kept, x, y in pairs]
     rows = np.flatnonzero(allowed)
-    similarity = np.where(similarity >= MIN_SIMILARITY, similarity, 0).astype(np.float32)
+    similarity = np.where(similarity >= MIN_IN_CONTEXT, similarity, 0).astype(np.float32)
     low, high = np.minimum(id_[a], id_[b])[rows], np.maximum(id_[a], id_[b])[rows]
     return pa.table([low, high, similarity[rows], near[rows].astype(np.int32)], schema=PAIRS)
 
@@ -240,34 +242,35 @@ def may_be_same(a: str, b: str) -> bool:
 def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vectors:
     """Compare names pairwise: 0 to 100.
 
-    Names are alike if they differ in few letters, in any order of words; if they share a rare key and one has
-    all words of the other (in scripts without spaces: begins or ends with it); and if one is the acronym of
-    the other.
+    Names are alike if they differ in few letters, in any order of words; if one consists of words of the other
+    and they share a rare key; and if one is the acronym of the other.
     """
     plain = [[" ".join(name_words(name)) or name for name in names] for names in (left, right)]
     compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
-    rare = np.broadcast_to(is_rare, scores.shape)
-    contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & rare
+    contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
+    contained |= [bool(_SYLLABLES.match(a) and (a in b or b in a)) for a, b in zip(*plain, strict=True)]
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
     for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
         short, long = sorted((plain[0][n], plain[1][n]), key=lambda name: (len(name), name))
-        if len(short) <= _MAX_ACRONYM_CHARS and _is_acronym(short, long):
+        if _is_acronym(short, long):
             scores[n] = _ACRONYM
-        elif rare[n] and len(short) > 1 and UNSPACED_SCRIPT.match(short) and _is_end(short, long):
-            scores[n] = _CONTAINED
     return np.asarray(scores, dtype=np.float32)
 
 
 def _is_acronym(short: str, long: str) -> bool:
-    """Whether the letters of a name are the initials of another one. Spaces separate words."""
-    words, letters = long.split(), short.replace(" ", "")
-    return 2 <= len(letters) <= 6 and len(words) > 1 and "".join(w[0] for w in words).startswith(letters)
+    """Whether a name consists of the initials of another one, or of some of its syllables in order.
 
-
-def _is_end(short: str, long: str) -> bool:
-    """Whether a name begins or ends with another one, as with a surname in scripts without spaces."""
-    return long.startswith(short) or long.endswith(short)
+    Args:
+        short, long: Words, separated by spaces.
+    """
+    letters = short.replace(" ", "")
+    if _SYLLABLES.match(letters):
+        rest = iter(long)
+        return len(letters) > 1 and all(c in rest for c in letters)
+    if not 2 <= len(letters) <= 6 or " " not in long:
+        return False
+    return "".join(word[0] for word in long.split()).startswith(letters)
 
 
 def _best(pairs: pa.Table) -> pa.Table:
@@ -292,7 +295,7 @@ def alike_pairs(ids: Ids, vectors: Vectors, k: int) -> pa.Table:
     rows, columns = np.nonzero(cosines >= MIN_COSINE)
     a, b = ids[rows], ids[neighbours[rows, columns]]
     share = (cosines[rows, columns] - MIN_COSINE) / (1 - MIN_COSINE)
-    similarity = (_ALIKE + share * (MIN_SIMILARITY - _ALIKE - 1)).astype(np.float32)
+    similarity = (_ALIKE + share * (MIN_IN_CONTEXT - _ALIKE - 1)).astype(np.float32)
     columns_of = [np.minimum(a, b), np.maximum(a, b), similarity, np.zeros(len(a), np.int32)]
     return pa.table(columns_of, schema=PAIRS)
 
@@ -310,7 +313,7 @@ def choose_candidates(pairs: pa.Table, alike: pa.Table, mentions: tuple[Ids, Int
         mentions, so that names in an update become anchors themselves.
     """
     merged = _best(pa.concat_tables([pairs, alike]))
-    is_similar = pc.greater_equal(merged["similarity"], MIN_SIMILARITY)
+    is_similar = pc.greater_equal(merged["similarity"], MIN_IN_CONTEXT)
     is_alike = pc.and_(pc.greater_equal(merged["similarity"], _ALIKE), pc.greater(merged["shared"], 0))
     merged = merged.filter(pc.or_(is_similar, is_alike))
     a, b = merged["a"].to_numpy(), merged["b"].to_numpy()
@@ -334,9 +337,9 @@ def choose_candidates(pairs: pa.Table, alike: pa.Table, mentions: tuple[Ids, Int
 def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether a model should decide about two names that `choose_candidates` chose.
 
-    Names that are spelled almost alike always are candidates. If one contains the other, is its acronym, or
-    only has a similar description, they must also occur in one document or share a neighbour. If only the
-    descriptions are similar, they must not occur in one document, where sentences tell of several things.
+    Names that are spelled almost alike are always candidates, and so are names of one type of which one
+    contains the other. Other names must occur in one document or share a neighbour. If only their descriptions
+    are similar, they must not occur in one document, where sentences tell of several things.
 
     Args:
         a, b: Fields name, type, neighbours and documents of `Profile`.
@@ -344,10 +347,13 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     spelling = similarities([a["name"]], [b["name"]], False)[0]
     if MIN_SIMILARITY <= spelling != _ACRONYM:
         return True
+    contained = similarities([a["name"]], [b["name"]], True)[0] == _CONTAINED
+    if contained and a["type"] == b["type"] in EXCLUSIVE_TYPES:
+        return True
     in_one_document = not set(a["documents"]).isdisjoint(b["documents"])
     if not in_one_document and set(a["neighbours"]).isdisjoint(b["neighbours"]):
         return False
-    if spelling == _ACRONYM or similarities([a["name"]], [b["name"]], True)[0] >= MIN_SIMILARITY:
+    if contained or spelling >= MIN_IN_CONTEXT:
         return True
     return a["type"] == b["type"] and not in_one_document
 

@@ -1,52 +1,46 @@
 """Rules by which two names of entities stand for the same thing, without a model.
 
 Names are entity keys (`base/ids.entity_key`). Some rules compare two names anywhere in a corpus: `rule_keys`
-returns keys that are equal for names that may be merged, and `may_merge` holds the guards. Others need the names
-and the text of one document: `document_aliases`.
+returns keys that are equal for names that may be merged, and `may_merge` holds the guards. Other rules need
+the names and the text of one document: `document_aliases`.
 
-spelling      anywhere: widths, quotation marks, hyphens, THE, dots of initials, vowel points, spaces in Chinese,
-              Japanese and Korean
-spacing       anywhere: OPEN AI / OPENAI
-accents       anywhere: SÃO PAULO / SAO PAULO
-abbreviation  anywhere: ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
-plural        anywhere: NEURAL NETWORK / NEURAL NETWORKS, FORM 10-Q / FORMS 10-Q; in a document also single words
-modifier      anywhere: MUSIC CHART / MUSICAL CHART
-legal_form    anywhere: ELI LILLY / ELI LILLY AND COMPANY
-title         anywhere: DR SATYA NADELLA / SATYA NADELLA
-initials      anywhere: ROBERT A. STEMMLE / ROBERT ADOLF STEMMLE
-order         anywhere: LEE, ANN / ANN LEE, and four or more words in another order; in a document also LEE ANN
-misspelling   anywhere: OSCAR BLUMENTHAL / OSKAR BLUMENTHAL; in a document also other names that differ by one letter
-acronym       in a document: Securities and Exchange Commission (SEC), or the only name with these initials
-short_name    in a document: the only full name that contains it: NADELLA / SATYA NADELLA
+Anywhere in the corpus:
+    spelling      widths, quotation marks, hyphens, THE, dots of initials, vowel points, spaces in Korean
+    spacing       OPEN AI / OPENAI
+    accents       SÃO PAULO / SAO PAULO
+    abbreviation  ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
+    plural        NEURAL NETWORK / NEURAL NETWORKS, FORM 10-Q / FORMS 10-Q
+    word_form     MUSIC CHART / MUSICAL CHART, COLOUR SPACE / COLOR SPACE
+    legal_form    ELI LILLY / ELI LILLY AND COMPANY
+    title         DR SATYA NADELLA / SATYA NADELLA
+    initials      ANN B. LEE / ANN BEATRICE LEE
+    order         LEE, ANN / ANN LEE, WAR DRAMA FILM / DRAMA WAR FILM, four or more words in any order
+    misspelling   OSKAR LINDQVIST / OSCAR LINDQVIST: letters that sound alike, or one letter of a long surname
+In a document:
+    spelling      also of given names: JEAN-LUC / JEAN LUC
+    plural        also of single words: GRAMMY / GRAMMYS
+    order         also LEE ANN / ANN LEE
+    misspelling   also other names that differ by one letter
+    acronym       Securities and Exchange Commission (SEC), or the only name with these initials
+    short_name    NADELLA / SATYA NADELLA: the only full name that contains it
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import NamedTuple
 
 import regex
+from rapidfuzz.distance import OSA
 
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks
+from graphrag_ray.base.index_settings import RESOLUTION_RULES
 
-RULES = (
-    *(
-        "spelling",
-        "spacing",
-        "accents",
-        "abbreviation",
-        "plural",
-        "modifier",
-        "legal_form",
-        "title",
-        "initials",
-    ),
-    *("order", "misspelling", "acronym", "short_name"),
-)
-"""The names of all rules."""
+RULES = tuple(RESOLUTION_RULES)
 MAX_NAME = 200
 """Longer names are not compared."""
 MAX_EVIDENCE = 200
@@ -68,17 +62,26 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _longest_first(text: str) -> tuple[str, ...]:
+    return tuple(sorted(text.split(), key=lambda word: (-len(word), word)))
+
+
 EXCLUSIVE_TYPES = frozenset({"PERSON", "ORGANIZATION", "LOCATION"})
 """Types that exclude each other. Models use the others less consistently."""
 _DROPPED = regex.compile(r"['’‘`´ʼʻʹ\u064b-\u065f\u0670\u0640\u0591-\u05c7]")
 """Apostrophes, and vowel points of Arabic and Hebrew, which are optional."""
 _SEPARATORS = regex.compile(r"[\p{Pi}\p{Pf}\p{Ps}\p{Pe}\p{Pd}\"_/・·ㆍ,;:!?、，。]")
 _INITIALS = regex.compile(r"(?<![\p{L}\p{M}.])\p{L}\.(?:\s?\p{L}\.)*(?:\p{L}(?![\p{L}\p{M}]))?")
+_DOTS = str.maketrans(dict.fromkeys("ㆍ․‧•", " "))
+"""Dots between Korean words, which Unicode's normalization turns into letters and full stops."""
 _ONE_LETTER = str.maketrans({"Ё": "Е", "أ": "ا", "إ": "ا", "آ": "ا", "ى": "ي", "ς": "Σ", "İ": "I"})
 """Letters that are written interchangeably."""
 _GREEK = regex.compile(r"\p{Greek}+")
 _CJK = regex.compile(r"[\p{Hangul}\p{Han}\p{Hiragana}\p{Katakana}]")
 _NUMBER_SIGN = regex.compile(r"(?:\bNO\.?|№|\bNUMBER|#) ?(?=\d)|(?<=\d)[호号號]$")
+_NUMBERED = regex.compile(r"第(?=\d)|(?<=\d)[條条項项號号]")
+_KOREAN_COUNTERS = str.maketrans("第條条項项號号", "제조조항항호호")
+"""Articles and paragraphs of laws, which Korean writes in both scripts: 第44條第1項, 제44조제1항."""
 _ROMAN = regex.compile(r"C{0,3}(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _DIGITS = regex.compile(r"\d+")
@@ -92,21 +95,23 @@ def _is_spaced_apart(left: str, right: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def _words(name: str) -> tuple[str, ...]:
     """Return the words of a name such that they are equal for spellings of one name."""
-    text = unicodedata.normalize("NFKC", limit_combining_marks(name)).upper().translate(_ONE_LETTER)
+    text = limit_combining_marks(name.translate(_DOTS))
+    text = unicodedata.normalize("NFKC", text).upper().translate(_ONE_LETTER)
     text = _GREEK.sub(lambda m: _without_marks(m[0]), text)
     text = _SEPARATORS.sub(" ", _DROPPED.sub("", text))
     text = _INITIALS.sub(lambda m: m[0].replace(".", "").replace(" ", "") + " ", text)
-    text = _NUMBER_SIGN.sub("", text.strip())
-    words: list[str] = []
-    for word in text.split():
-        word = word.strip(".") or word
-        if words and not _is_spaced_apart(words[-1][-1], word[0]):
-            words[-1] += word
+    text = _NUMBERED.sub(lambda m: m[0].translate(_KOREAN_COUNTERS), text.strip())
+    text = _NUMBER_SIGN.sub("", text)
+    words: list[list[str]] = []
+    for part in text.split():
+        word = part.strip(".") or part
+        if words and not _is_spaced_apart(words[-1][-1][-1], word[0]):
+            words[-1].append(word)
         else:
-            words.append("AND" if word == "&" else str(_roman(word)) if words and _roman(word) else word)
-    if len(words) > 1 and words[0] == "THE":
+            words.append(["AND" if word == "&" else str(_roman(word)) if words and _roman(word) else word])
+    if len(words) > 1 and words[0] == ["THE"]:
         del words[0]
-    return tuple(words) or (name,)
+    return tuple("".join(parts) for parts in words) or (name,)
 
 
 def _roman(word: str) -> int:
@@ -157,9 +162,8 @@ _LEGAL_FORMS = _word_set(
     OAO ZAO ПАО ООО ОАО ЗАО АО
     """
 )
-_CJK_LEGAL_FORMS = (
-    *("株式会社", "有限会社", "合同会社", "股份有限公司", "有限责任公司", "有限公司"),
-    *("주식회사", "유한회사", "(주)"),
+_CJK_LEGAL_FORMS = _longest_first(
+    "株式会社 有限会社 合同会社 股份有限公司 有限责任公司 有限公司 주식회사 유한회사"
 )
 _JOINS = frozenset({"AND", "&", "ET", "UND", "Y", "E", "OG", "OCH"})
 _TITLES = _word_set(
@@ -176,56 +180,25 @@ _RULERS = _word_set("KING QUEEN EMPEROR EMPRESS POPE TSAR CZAR SULTAN KAISER")
 """Titles that are left out only before a numbered name: KING EDWARD VII."""
 _WOMEN = _word_set("MRS MISS MS LADY DAME FRAU MADAME MME MLLE SEÑORA SIGNORA ГОСПОЖА")
 _MEN = _word_set("MR SIR LORD HERR MONSIEUR SEÑOR SIGNOR ГОСПОДИН")
-_CJK_TITLES = (
-    *(
-        "국회의원",
-        "의원",
-        "대통령",
-        "위원장",
-        "장관",
-        "차관",
-        "총리",
-        "교수",
-        "박사",
-        "회장",
-        "사장",
-        "대표",
-        "팀장",
-        "씨",
-    ),
-    *(
-        "先生",
-        "女士",
-        "教授",
-        "博士",
-        "总统",
-        "總統",
-        "主席",
-        "总理",
-        "總理",
-        "議員",
-        "首相",
-        "大統領",
-        "さん",
-        "氏",
-        "様",
-    ),
+_CJK_TITLES = _longest_first(
+    """
+    국회의원 의원 대통령 위원장 장관 차관 총리 교수 박사 회장 사장 대표 팀장 씨
+    先生 女士 教授 博士 总统 總統 主席 总理 總理 議員 首相 大統領 さん 氏 様
+    """
 )
 _ABBREVIATIONS = {
-    **{
-        "ST": "SAINT",
-        "STE": "SAINTE",
-        "MT": "MOUNT",
-        "FT": "FORT",
-        "UNIV": "UNIVERSITY",
-        "DEPT": "DEPARTMENT",
-    },
-    **{"GOVT": "GOVERNMENT", "INTL": "INTERNATIONAL", "ASSN": "ASSOCIATION"},
+    "ST": "SAINT",
+    "STE": "SAINTE",
+    "MT": "MOUNT",
+    "FT": "FORT",
+    "UNIV": "UNIVERSITY",
+    "DEPT": "DEPARTMENT",
+    "GOVT": "GOVERNMENT",
+    "INTL": "INTERNATIONAL",
+    "ASSN": "ASSOCIATION",
 }
 """Of words that are not the last one."""
-_LEGAL_FORM_SYNONYMS = {
-    **{"INCORPORATED": "INC", "CORPORATION": "CORP", "COMPANY": "CO", "LIMITED": "LTD"},
-}
+_LEGAL_FORM_SYNONYMS = {"INCORPORATED": "INC", "CORPORATION": "CORP", "COMPANY": "CO", "LIMITED": "LTD"}
 _WELL_KNOWN = {
     "US": "UNITED STATES",
     "USA": "UNITED STATES",
@@ -245,13 +218,13 @@ def rule_keys(name: str, type_: str, rules: Collection[str] = RULES) -> Iterator
     if not name or len(name) > MAX_NAME:
         return
     words = _words(name)
-    keys = {
+    keys: dict[str, Callable[[], str]] = {
         "spelling": lambda: " ".join(words),
         "spacing": lambda: _spacing_key(words),
         "accents": lambda: _without_accents(" ".join(words)),
         "abbreviation": lambda: _abbreviation_key(words),
         "plural": lambda: _plural_key(name, words, type_),
-        "modifier": lambda: _modifier_key(words) if type_ in ("", "CONCEPT") else "",
+        "word_form": lambda: _word_form_key(words) if type_ in ("", "CONCEPT") else "",
         "legal_form": lambda: " ".join(_without_legal_form(words)) if type_ in ("", "ORGANIZATION") else "",
         "title": lambda: " ".join(_plain_person(name)) if type_ in ("", "PERSON") else "",
         "initials": lambda: _initials_key(words) if type_ == "PERSON" else "",
@@ -269,20 +242,20 @@ def rule_keys(name: str, type_: str, rules: Collection[str] = RULES) -> Iterator
 
 def _has_long_surname(words: tuple[str, ...]) -> bool:
     """A surname so long that another one with a letter more or less is rare."""
-    return 2 <= len(words) <= 3 and 8 <= len(words[-1]) <= 30 and not (_PARTICLES | _OF).intersection(words)
+    return 2 <= len(words) <= 3 and 8 <= len(words[-1]) <= 30 and not _NO_GIVEN_NAMES.intersection(words)
 
 
 def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
     """Whether two names may stand for the same thing, given that a rule says so.
 
     Conflicting types, different numbers and JUNIOR against SENIOR speak against it. Types do not count for
-    spellings of one name, because equal names are merged whatever their types.
+    spellings of one name, with and without spaces, because equal names are merged whatever their types.
     """
     words_a, words_b = _words(a), _words(b)
     if words_a == words_b:
         return _may_be_spelling((a, type_a), (b, type_b))
     well_known = rule == "abbreviation" and _is_well_known(words_a) and _is_well_known(words_b)
-    if not well_known and type_a != type_b and {type_a, type_b} <= EXCLUSIVE_TYPES:
+    if not well_known and rule != "spacing" and type_a != type_b and {type_a, type_b} <= EXCLUSIVE_TYPES:
         return False
     if rule != "acronym" and numbers(a) != numbers(b):
         return False
@@ -309,7 +282,7 @@ def _may_be_spelling(a: _TypedName, b: _TypedName) -> bool:
 def _may_be_accents(a: _TypedName, b: _TypedName) -> bool:
     """One of the names must be without accents: MÜLLER and MÚLLER are different names."""
     plain = (" ".join(_words(name)) for name, _ in (a, b))
-    return any(_without_accents(p) == p for p in plain)
+    return any(_without_accents(p) == p and len(p) > 4 for p in plain)
 
 
 def _may_be_spacing(a: _TypedName, b: _TypedName) -> bool:
@@ -338,7 +311,7 @@ def _may_be_title(a: _TypedName, b: _TypedName) -> bool:
 def _may_be_initials(a: _TypedName, b: _TypedName) -> bool:
     """All words are equal, or one is the initial of the other."""
     pairs = list(zip(_words(a[0]), _words(b[0]), strict=False))
-    return all(x == y or (1 in (len(x), len(y)) and x[0] == y[0]) for x, y in pairs)
+    return all(x == y or (1 in (len(x), len(y)) and x[:1] == y[:1]) for x, y in pairs)
 
 
 def _may_be_misspelling(a: _TypedName, b: _TypedName) -> bool:
@@ -382,11 +355,10 @@ def _plural_key(name: str, words: tuple[str, ...], type_: str) -> str:
     last = len(words) - 1
     if type_ in ("PERSON", "LOCATION"):
         return ""
-    if last and _DIGITS.search(words[last]):
-        if _NUMBERED_PLURAL.search(name):
-            return " ".join(words)[:-1]
-        before = last - 1 if words[last - 1].isalpha() or last == 1 else last - 2
-        return " ".join([*words[:before], _singular(words[before]), *words[before + 1 :]])
+    if _NUMBERED_PLURAL.search(name):
+        return " ".join(words)[:-1]
+    if number := next((n for n in range(1, len(words)) if _DIGITS.search(words[n])), 0):
+        return " ".join([*words[: number - 1], _singular(words[number - 1]), *words[number:]])
     if type_ in ("WORK", "PRODUCT") or (type_ == "ORGANIZATION" and not last):
         return ""
     return " ".join([*words[:last], _singular(words[last])])
@@ -396,14 +368,30 @@ _NUMBERED_PLURAL = regex.compile(r"\p{L}-?\d+S$")
 """TRS-80S, Z80S, but not 1980S."""
 
 
-def _modifier_key(words: tuple[str, ...]) -> str:
-    """The name with the words before the last one in a form that is equal for nouns and adjectives."""
-    if len(words) < 2 or not all(word.isascii() for word in words):
+def _word_form_key(words: tuple[str, ...]) -> str:
+    """An English concept in American spelling, and with one form for nouns and adjectives as modifiers."""
+    if not all(word.isascii() for word in words):
         return ""
-    return " ".join([*map(_modifier, words[:-1]), _singular(words[-1])])
+    words = tuple(_BRITISH.sub(lambda m: _AMERICAN[m[0]], word) for word in words)
+    return " ".join([*map(_word_form, words[:-1]), _singular(words[-1])])
 
 
-def _modifier(word: str) -> str:
+_AMERICAN = {
+    "OUR": "OR",
+    "TRE": "TER",
+    "BRE": "BER",
+    "ISE": "IZE",
+    "ISING": "IZING",
+    "ISATION": "IZATION",
+    "ENCE": "ENSE",
+    "OGUE": "OG",
+    "GRAMME": "GRAM",
+}
+_BRITISH = regex.compile(rf"(?<=.{{3}})(?:{'|'.join(sorted(_AMERICAN, key=len, reverse=True))})$")
+"""Endings, in longer words only: TOUR, RISE."""
+
+
+def _word_form(word: str) -> str:
     """MUSIC of MUSICAL, GRAPHIC of GRAPHICS, COMPUT~ of COMPUTER and COMPUTING."""
     for ending, replacement in (("AL", ""), ("S", ""), ("ER", "~"), ("ING", "~")):
         if word.endswith(ending) and len(word) - len(ending) >= 5:
@@ -418,9 +406,26 @@ def _initials_key(words: tuple[str, ...]) -> str:
     return " ".join([words[0], "".join(word[0] for word in words[1:-1]), words[-1]])
 
 
+_IRREGULAR_PLURALS = {
+    "PHENOMENA": "PHENOMENON",
+    "CRITERIA": "CRITERION",
+    "BACTERIA": "BACTERIUM",
+    "HYPOTHESES": "HYPOTHESIS",
+    "ANALYSES": "ANALYSIS",
+    "INDICES": "INDEX",
+    "MATRICES": "MATRIX",
+    "CHILDREN": "CHILD",
+    "SPECIMEN": "SPECIMEN",
+    "OMEN": "OMEN",
+}
+_PLURAL = regex.compile(r"[A-Z]*[A-HJ-RTV-Z]S")
+
+
 def _singular(word: str) -> str:
     """The singular of an English word, roughly."""
-    if not word.isascii() or len(word) < 4 or not word.endswith("S") or word.endswith(("SS", "US", "IS")):
+    if word in _IRREGULAR_PLURALS or word.endswith("MEN"):
+        return _IRREGULAR_PLURALS.get(word) or f"{word[:-3]}MAN"
+    if len(word) < 4 or not _PLURAL.fullmatch(word):
         return word
     if word.endswith("IES") and len(word) > 4:
         return word[:-3] + "Y"
@@ -459,7 +464,7 @@ def _without_title(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def _plain_person(name: str) -> tuple[str, ...]:
-    """The words of a name without titles. A Korean name is a word among words for offices: 예산분석관 김태완."""
+    """The words of a name without titles. A Korean name is the word that is no office: 예산분석관 김태완."""
     parts = name.split()
     if len(parts) > 1 and _HANGUL.match(name):
         found = [part for part in (parts[0], parts[-1]) if _is_korean_name(part)]
@@ -475,7 +480,8 @@ def _is_korean_name(word: str) -> bool:
 
 _HANGUL = regex.compile(r"\p{Hangul}")
 _KOREAN_SURNAMES = frozenset(
-    "김이박최정강조윤장임한오서신권황안송류유전홍고문양손배백허남심노하곽성차주우구민진지엄채원천방공현함변염여추도소석선설마길위표명기반왕금옥"
+    "김이박최정강조윤장임한오서신권황안송류유전홍고문양손배백허남심노하곽성차주우구민진지엄채원천방공"
+    "현함변염여추도소석선설마길위표명기반왕금옥"
 )
 
 
@@ -490,6 +496,8 @@ def _order_key(name: str, words: tuple[str, ...], type_: str) -> str:
             words = (*_words(given), *_words(surname))
         if _HANGUL.match(name) and " " in name:
             return " ".join(sorted(name.split()))
+    if type_ == "CONCEPT" and len(words) == _MIN_REORDERED - 1:
+        return " ".join([*sorted(words[:-1]), words[-1]])
     if type_ == "PERSON" or len(words) < _MIN_REORDERED:
         return " ".join(words)
     parts: list[list[str]] = [[]]
@@ -522,7 +530,7 @@ def _sound(word: str) -> str:
     """A word with letters that often replace each other in transliterations written alike."""
     for letters, sound in _SOUNDS:
         word = word.replace(letters, sound)
-    return _TWICE.sub(r"\1", word)
+    return str(_TWICE.sub(r"\1", word))
 
 
 def _sound_key(words: tuple[str, ...], type_: str) -> str:
@@ -533,6 +541,15 @@ def _sound_key(words: tuple[str, ...], type_: str) -> str:
 
 
 _OF = _word_set("OF DE DI DA DU DEL VON VAN ZU")
+_NO_GIVEN_NAMES = (
+    _word_set(
+        "EARL COUNT COUNTESS DUKE DUCHESS BARON BARONESS VISCOUNT MARQUESS MARQUIS LORD LADY PRINCE PRINCESS"
+    )
+    | _PARTICLES
+    | _OF
+    | _TITLES
+    | _RULERS
+)
 """Before the place that a person is from."""
 
 
@@ -568,7 +585,8 @@ _SMALL_WORDS = _word_set("OF THE AND FOR IN ON DE LA DU DES DER DIE UND ET Y")
 _GENERIC = _word_set(
     """
     GROUP HOLDING HOLDINGS UNIVERSITY COLLEGE INSTITUTE FOUNDATION INTERNATIONAL TECHNOLOGIES
-    TECHNOLOGY PHARMACEUTICALS AIRLINES AIRWAYS MOTORS BANK
+    TECHNOLOGY PHARMACEUTICALS AIRLINES AIRWAYS MOTORS BANK STUDIOS PRODUCTIONS PICTURES FILMS
+    ENTERTAINMENT RECORDS
     """
 )
 _QUALIFIERS = _word_set("INTERNATIONAL REGIONAL MUNICIPAL")
@@ -576,7 +594,8 @@ _NOT_PEOPLE = _word_set(
     """
     HOUSE ESTATE CHURCH SCHOOL COLLEGE UNIVERSITY FOUNDATION INSTITUTE MUSEUM LIBRARY HOSPITAL AIRPORT STATION
     AWARD PRIZE CLUB COMPANY GROUP DESIGNS RECORDS PICTURES STUDIOS STREET ROAD AVENUE BRIDGE PARK COUNTY CITY
-    CHIEF OFFICER DIRECTOR MANAGER ENGINEER SCIENTIST EDITOR TECHNOLOGY RIVER LAKE ISLAND IN AT ON FOR AND MEETS VERSUS VS
+    CHIEF OFFICER DIRECTOR MANAGER ENGINEER SCIENTIST EDITOR TECHNOLOGY RIVER LAKE ISLAND IN AT ON FOR AND
+    MEETS VERSUS VS
     """
 )
 """Words of names that contain the name of a person but are no names of people, whatever their type says."""
@@ -598,6 +617,7 @@ class _Clusters:
 
     def __init__(self, types: Mapping[str, str], rules: Collection[str]) -> None:
         self.types = types
+        self.words = {name: _words(name) for name in types}
         self.heads: dict[str, str] = {}
         """name -> the preferred of the names that `rule_keys` relates to it, if there is another"""
         self.targets: dict[str, tuple[str, str, str]] = {}
@@ -631,12 +651,12 @@ class _Clusters:
             self.targets[other] = (name, *self.targets[other][1:])
         return name
 
-    def add(self, name: str, canonical: str, rule: str, evidence: str) -> None:
+    def add(self, name: str, canonical: str, rule: str, evidence: str, is_sure: bool = False) -> None:
         """Make a name and its spellings an alias, unless they are one already: that would join two names."""
         head, root = self.head(name), self.root(canonical)
         if head in self.targets or head == root:
             return
-        if rule == "spelling" or may_merge(name, self.types[name], canonical, self.types[canonical], rule):
+        if is_sure or may_merge(name, self.types[name], canonical, self.types[canonical], rule):
             self.targets[head] = (root, rule, evidence)
 
 
@@ -654,7 +674,7 @@ def _follow(name: str, parents: dict[str, str]) -> str:
 def document_aliases(
     names: Mapping[str, str], texts: Sequence[str], rules: Collection[str] = RULES
 ) -> list[NameAlias]:
-    """Find names of one document that stand for the same thing as another name of this document.
+    """Find names in one document that stand for the same thing as another name of this document.
 
     Args:
         names: The names in the document, with their types, or "" if unknown.
@@ -668,16 +688,16 @@ def document_aliases(
     types = {name: names[name] for name in sorted(names) if name and len(name) <= MAX_NAME}
     clusters = _Clusters(types, rules)
     if "spelling" in rules:
-        _add_equal(clusters, "spelling", _words, "the same words in the same document")
+        _add_spellings(clusters)
     if "order" in rules:
         _add_surnames_first(clusters)
     if "plural" in rules:
-        _add_equal(clusters, "plural", _document_singular, "singular and plural in the same document")
+        _add_plurals(clusters, texts)
     if "misspelling" in rules:
         _add_misspellings(clusters)
     if "acronym" in rules:
         _add_definitions(clusters, texts)
-        _add_initials(clusters)
+        _add_initials(clusters, texts)
     if "short_name" in rules:
         _add_short_names(clusters)
         _add_glosses(clusters)
@@ -691,28 +711,37 @@ def document_aliases(
 
 
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
-    """Return the acronyms that hold in the whole corpus.
+    """Return the aliases of documents that hold in the whole corpus.
+
+    All documents that have an alias for the name must agree. Short names hold in their documents only, except
+    those of organizations (STANFORD) of which two documents know the full name. So do acronyms of two letters
+    that only one document spells out, and of three letters that none defines or spells out and only one knows.
 
     Args:
-        aliases: Those of all documents (one each), such that all of one name are together.
-
-    Returns:
-        Those for which all documents agree. Three letters are too few unless a document defines them or two
-        documents know them.
+        aliases: Those of all documents, such that all of one name are together.
     """
     by_name: dict[str, list[NameAlias]] = defaultdict(list)
     for alias in aliases:
         by_name[alias.name].append(alias)
     agreed = []
-    for _, found in sorted(by_name.items()):
-        best = min(found, key=lambda a: (not a.evidence.startswith(_DEFINED_AS), a.evidence))
-        if best.rule == "acronym" and len({(a.canonical, a.rule) for a in found}) == 1:
-            if len(found) > 1 or len(best.name) > 3 or best.evidence.startswith(_DEFINED_AS):
-                agreed.append(best)
+    for name, found in sorted(by_name.items()):
+        strong = [alias for alias in found if alias.evidence.startswith((_DEFINED_AS, _NEARBY))]
+        best = min(found, key=lambda a: (a not in strong, a.evidence))
+        is_known = {
+            "acronym": len(name) > 3 or len(found) > 1 or (len(name) > 2 and bool(strong)),
+            "short_name": len(found) > 1 and best.evidence == _ORGANIZATION_IN_FULL,
+        }
+        agree = len({alias[1:3] for alias in found}) == 1
+        if agree and is_known.get(best.rule, best.rule in _CORPUS_RULES):
+            agreed.append(best)
     return agreed
 
 
+_CORPUS_RULES = frozenset({"plural", "order", "misspelling"})
 _DEFINED_AS = "defined as "
+_FULL_NAME = "the only full name in the document that contains it"
+_ORGANIZATION_IN_FULL = "the only organization in the document with this name and a generic word"
+_NEARBY = "spelled out nearby: "
 
 
 def _unique_targets(clusters: _Clusters, keys: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -726,28 +755,47 @@ def _unique_targets(clusters: _Clusters, keys: Iterable[tuple[str, str]]) -> dic
     return unique
 
 
-def _add_equal(clusters: _Clusters, rule: str, key: Callable[[str], tuple[str, ...]], evidence: str) -> None:
+def _add_spellings(clusters: _Clusters) -> None:
     groups = defaultdict(list)
-    surnames = {_words(name)[-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
-    for name, type_ in clusters.types.items():
-        words = key(name)
-        if rule != "plural" or (type_ not in ("PERSON", "LOCATION") and len("".join(words)) > 4):
-            if rule != "plural" or words[-1] not in surnames:
-                groups[words].append(name)
+    for name in clusters.types:
+        groups[clusters.words[name]].append(name)
     for names in groups.values():
         first = preferred([(name, clusters.types[name], 1) for name in names])
         for name in names:
-            clusters.add(name, first, rule, evidence)
+            clusters.add(name, first, "spelling", "the same words in the same document", is_sure=True)
 
 
-def _document_singular(name: str) -> tuple[str, ...]:
-    words = _words(name)
-    return (*words[:-1], _singular(words[-1]))
+def _add_plurals(clusters: _Clusters, texts: Sequence[str]) -> None:
+    """Plurals, except of surnames, which are families, of short words (BRIC / BRICS), and of proper names.
+
+    A single word is no proper name if the text has it with an article: a Viking, but not a Google.
+    """
+    counted = {match[1].upper() for text in texts for match in _COUNTED.finditer(text)}
+    surnames = {clusters.words[name][-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
+    groups = defaultdict(list)
+    for name, type_ in clusters.types.items():
+        words = clusters.words[name]
+        singular = _singular(words[-1])
+        is_proper = len(words) == 1 and type_ not in ("", "CONCEPT") and singular not in counted
+        if (
+            type_ not in ("PERSON", "LOCATION")
+            and len(singular) > 4
+            and singular not in surnames
+            and not is_proper
+        ):
+            groups[*words[:-1], singular].append(name)
+    for names in groups.values():
+        first = preferred([(name, clusters.types[name], 1) for name in names])
+        for name in names:
+            clusters.add(name, first, "plural", "singular and plural in the same document")
+
+
+_COUNTED = regex.compile(r"\b(?:[Aa]n?|[Ee]ach|[Ee]very|[Aa]nother|[Oo]ne)\s(\p{Lu}\p{L}*)")
 
 
 def _add_surnames_first(clusters: _Clusters) -> None:
     """DAN IOSIF / IOSIF DAN, TUKARAM GANGADHAR GADAKH / GADAKH TUKARAM GANGADHAR."""
-    people = [(_words(name), name) for name, type_ in clusters.types.items() if type_ == "PERSON"]
+    people = [(clusters.words[name], name) for name, type_ in clusters.types.items() if type_ == "PERSON"]
     known = dict(reversed(people))
     for words, name in people:
         reordered = known.get((words[-1], *words[:-1])) if len(words) > 1 else None
@@ -758,36 +806,69 @@ def _add_surnames_first(clusters: _Clusters) -> None:
 
 
 def _add_misspellings(clusters: _Clusters) -> None:
-    """Names of which one word differs by a letter that is not the first one."""
+    """Names of which one word differs by a letter that is not the first one, or a surname by two letters."""
+    names = {words: name for name, words in clusters.words.items()}
+    names = {
+        w: n for w, n in names.items() if clusters.types[n] in ("", *EXCLUSIVE_TYPES) and 2 <= len(w) <= 6
+    }
+    people = {w: n for w, n in names.items() if clusters.types[n] == "PERSON"}
+    for words in [w for w in people if _NO_GIVEN_NAMES.issuperset(w[:-1])]:
+        del names[words], people[words]  # EARL OF HERTFORD / EARL OF HEREFORD
+    for pairs, letters in (
+        (_one_letter_apart(names), "one letter"),
+        (_close_surnames(people), "two letters"),
+    ):
+        for a, b in pairs:
+            if clusters.root(names[a]) == names[a] and clusters.root(names[b]) == names[b]:
+                evidence = f"differs by {letters} in the same document"
+                clusters.add(names[b], names[a], "misspelling", evidence)
+
+
+_WordPairs = Iterator[tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+def _one_letter_apart(names: Mapping[tuple[str, ...], str]) -> _WordPairs:
+    """Yield names that are equal without one letter of one word."""
     similar = defaultdict(list)
-    for words, name in {_words(name): name for name in clusters.types}.items():
-        if clusters.types[name] in ("", *EXCLUSIVE_TYPES) and 2 <= len(words) <= 6:
-            for n, word in enumerate(words):
-                if 5 <= len(word) <= 30:
-                    others = (*words[:n], "", *words[n + 1 :])
-                    for shorter in {word, *(word[:i] + word[i + 1 :] for i in range(1, len(word)))}:
-                        similar[others, shorter].append(name)
+    for words in sorted(names):
+        for n, word in enumerate(words):
+            if 4 <= len(word) <= 30:
+                others = (*words[:n], "", *words[n + 1 :])
+                cuts = range(1, len(word)) if len(word) > 4 else ()
+                for shorter in sorted({word, *(word[:i] + word[i + 1 :] for i in cuts)}):
+                    similar[others, shorter].append(words)
     for (others, _), members in similar.items():
-        if len(members) != 2:
-            continue
-        b, a = sorted(members)
         n = others.index("")
-        alike = _is_slip(_words(a)[n], _words(b)[n], clusters.types[a], is_first=n == 0)
-        if alike and clusters.root(a) == a and clusters.root(b) == b:
-            clusters.add(b, a, "misspelling", "differs by one letter in the same document")
+        if len(members) == 2 and _is_slip(members[0][n], members[1][n], is_first=n == 0):
+            yield members[0], members[1]
 
 
-def _is_slip(a: str, b: str, type_: str, is_first: bool) -> bool:
+def _close_surnames(people: Mapping[tuple[str, ...], str]) -> _WordPairs:
+    """Yield people with equal given names and long surnames that differ by two letters."""
+    groups = defaultdict(list)
+    for words in sorted(people):
+        if len(words[-1]) >= 6:
+            groups[words[:-1], words[-1][0]].append(words)
+    for members in groups.values():
+        if len(members) <= _MAX_SIMILAR:
+            for a, b in combinations(members, 2):
+                if OSA.distance(a[-1], b[-1], score_cutoff=2) <= 2:
+                    yield a, b
+
+
+_MAX_SIMILAR = 4
+"""More people with one given name are not compared."""
+
+
+def _is_slip(a: str, b: str, is_first: bool) -> bool:
     """Whether a difference of one letter is likely to be a mistake.
 
-    Endings make adjectives (SOUTH AUSTRALIA, SOUTH AUSTRALIAN), and so do other given names: MARIO and MARIA,
-    PARVIZ and PARVIN.
+    Another ending may make an adjective (SOUTH AUSTRALIA, SOUTH AUSTRALIAN) or another given name (MARIO and
+    MARIA), and so may another consonant (PARVIZ and PARVIN). In surnames, all letters may be mistaken.
     """
-    if type_ == "PERSON" and not is_first:
-        return True
     if a[-1] != b[-1]:
         return False
-    return len(a) != len(b) or {next((c, d) for c, d in zip(a, b, strict=True) if c != d)} <= _VOWEL_PAIRS
+    return len(a) != len(b) or not is_first or {*zip(a, b, strict=True)} - _VOWEL_PAIRS <= {(c, c) for c in a}
 
 
 _VOWEL_PAIRS = {(c, d) for c in "AEIOUY" for d in "AEIOUY"}
@@ -795,34 +876,35 @@ _VOWEL_PAIRS = {(c, d) for c in "AEIOUY" for d in "AEIOUY"}
 
 def _add_definitions(clusters: _Clusters, texts: Sequence[str]) -> None:
     """Acronyms and quoted terms in brackets after the name that they stand for."""
-    known = dict(reversed([(_words(name), name) for name in clusters.types]))
+    known = {words: name for name, words in reversed(clusters.words.items())}
     fulls: dict[str, dict[str, str]] = defaultdict(dict)
     count: dict[str, int] = defaultdict(int)
     for text in texts:
         for pattern in (_ACRONYM_IN_BRACKETS, _TERM_IN_BRACKETS):
+            is_quoted = pattern is _TERM_IN_BRACKETS
             for match in pattern.finditer(text):
                 term = known.get(_words(match[2])) or known.get(_words(match[2].removesuffix("s")))
                 if not term or count[term] >= _MAX_DEFINITIONS:
                     continue
                 count[term] += 1
                 before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip()
-                start, full = _name_at_end(before, known, term, is_named=bool(match[1]))
+                start, full = _name_at_end(before, known, term, is_quoted, is_named=bool(match[1]))
                 if full:
                     quote = f"{before[start:]} {match[0]}"[:150]
                     fulls[term].setdefault(clusters.root(full), f'{_DEFINED_AS}"{quote}"')
     for term, found in sorted(fulls.items()):
         if len(found) == 1:
             ((full, evidence),) = found.items()
-            clusters.add(term, full, "acronym", evidence)
+            clusters.add(term, full, "acronym", evidence, is_sure=True)
 
 
 def _name_at_end(
-    before: str, known: Mapping[tuple[str, ...], str], term: str, is_named: bool
+    before: str, known: Mapping[tuple[str, ...], str], term: str, is_quoted: bool, is_named: bool
 ) -> tuple[int, str]:
     """Return where the name that a term in brackets stands for starts before the bracket, and the name.
 
-    The letters of an acronym must be the initials of the name, except of one in another script, and other terms
-    must be part of the name or introduced: (the "Company").
+    The letters of an acronym must be the initials of the name, except of one in another script. Other terms
+    must be quoted and part of the name, or introduced: (the "Company").
     """
     longest = 0, "?"
     for match in [*_WORD.finditer(before)][: -_MAX_STARTS - 1 : -1]:
@@ -837,7 +919,7 @@ def _name_at_end(
         term.isascii() and _is_acronym(term) and not any(c.isascii() and c.isalpha() for c in longest[1])
     )
     is_part = len(_words(term)) < len(_words(longest[1])) and {*_words(term)} <= {*_words(longest[1])}
-    return longest if is_named or other_script or is_part else (0, "")
+    return longest if is_named or other_script or (is_quoted and is_part) else (0, "")
 
 
 def _is_acronym(term: str) -> bool:
@@ -852,50 +934,93 @@ def _spells(acronym: str, words: Sequence[str]) -> bool:
     return len(words) > 1 and "".join(c for c in acronym if c.isalnum()) in _initials(words)
 
 
-def _add_initials(clusters: _Clusters) -> None:
-    """Acronyms of at least three letters, and the only name with these initials."""
+def _add_initials(clusters: _Clusters, texts: Sequence[str]) -> None:
+    """Acronyms and the only name with these initials. Two letters are enough only if the name is near."""
     fulls = (
         (initials, name)
         for name, type_ in clusters.types.items()
-        if type_ != "PERSON" and 3 <= len(words := _words(name)) <= 12
+        if type_ != "PERSON" and 2 <= len(words := clusters.words[name]) <= _MAX_INITIALS
         for initials in _initials(words)
-        if len(initials) >= 3
+        if len(initials) >= 2 and initials not in words
     )
     unique = _unique_targets(clusters, fulls)
-    for name, type_ in clusters.types.items():
-        words = _words(name)
-        if len(words) == 1 and type_ != "PERSON" and (full := unique.get(words[0])):
+    found = {
+        name: full
+        for name, type_ in clusters.types.items()
+        if type_ != "PERSON" and "." not in name and (full := unique.get(" ".join(clusters.words[name])))
+    }
+    near = _quotes_of_both(
+        {clusters.words[name][0]: clusters.words[full] for name, full in found.items()}, texts
+    )
+    for name, full in found.items():
+        if quote := near.get(clusters.words[name][0]):
+            clusters.add(name, full, "acronym", f'{_NEARBY}"{quote}"')
+        elif len(clusters.words[name][0]) > 2:
             clusters.add(name, full, "acronym", "the only name in the document with these initials")
+
+
+_MAX_INITIALS = 12
+_MAX_DISTANCE = 300
+"""Characters between an acronym and its full name that are near."""
+_TOKEN = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+
+
+def _quotes_of_both(fulls: Mapping[str, tuple[str, ...]], texts: Sequence[str]) -> dict[str, str]:
+    """Return the shortest quote in which each acronym and its full name occur near each other."""
+    acronyms = {full: acronym for acronym, full in fulls.items()}
+    lengths = sorted({len(full) for full in acronyms})
+    last_words = {full[-1] for full in acronyms}
+    quotes: dict[str, str] = {}
+    for text in texts if fulls else ():
+        spans: dict[tuple[str, bool], tuple[int, int]] = {}
+        window: deque[tuple[str, int]] = deque(maxlen=_MAX_INITIALS)
+        for token in _TOKEN.finditer(text):
+            word = token[0].upper()
+            window.append((word, token.start()))
+            seen = [(token[0], True, token.start())] if token[0] in fulls else []
+            if word in last_words:
+                recent = list(window)
+                for n in lengths:
+                    part = recent[-n:]
+                    if acronym := acronyms.get(tuple(w for w, _ in part)):
+                        seen.append((acronym, False, part[0][1]))
+            for acronym, is_short, start in seen:
+                spans[acronym, is_short] = start, token.end()
+                other = spans.get((acronym, not is_short))
+                if other and start - other[1] <= _MAX_DISTANCE:
+                    quote = text[min(start, other[0]) : token.end()]
+                    if acronym not in quotes or len(quote) < len(quotes[acronym]):
+                        quotes[acronym] = quote
+    return quotes
 
 
 def _add_short_names(clusters: _Clusters) -> None:
     """Parts of names, from the longest to the shortest name."""
+    plain = {}
+    for name, words in clusters.words.items():
+        titles, rest = _without_title(words) if clusters.types[name] in ("", "PERSON") else ((), words)
+        if len(rest) == 2 and rest[0] in _TITLES:
+            titles, rest = rest[:1], rest[1:]
+        plain[name] = titles, rest
     unique: dict[str, str] = {}
-    for name in sorted(clusters.types, key=lambda n: (-len(_words(n)), -len(n), n)):
+    for name in sorted(plain, key=lambda n: (-len(plain[n][1]), -len(n), n)):
+        titles, words = plain[name]
         type_ = clusters.types[name]
-        words = _words(name)
-        if full := _full_name(unique, words, type_):
-            clusters.add(name, full, "short_name", "the only full name in the document that contains it")
+        full = unique.get(f"{type_ or 'PERSON'} {' '.join(words)}", "")
+        if full and not _WOMEN.intersection(titles):  # MRS BENNET is not the only person with this name.
+            evidence = _ORGANIZATION_IN_FULL if type_ == "ORGANIZATION" else _FULL_NAME
+            clusters.add(name, full, "short_name", evidence)
         root = clusters.root(name)
-        for short in _short_forms(name, type_):
+        for short in _short_forms(name, words, type_):
             if unique.setdefault(short, root) != root and clusters.root(unique[short]) != root:
                 unique[short] = _AMBIGUOUS
 
 
-def _full_name(unique: Mapping[str, str], words: tuple[str, ...], type_: str) -> str:
-    if words[0] in _WOMEN:
-        return ""  # MRS BENNET is not the only person with this name
-    if len(words) == 2 and words[0] in _TITLES:
-        words = words[1:]
-    return unique.get(f"{type_ or 'PERSON'} {' '.join(words)}", "")
-
-
-def _short_forms(name: str, type_: str) -> set[str]:
+def _short_forms(name: str, words: tuple[str, ...], type_: str) -> set[str]:
     """The names by which a document may refer to a full name, after its type."""
-    words = _words(name)
     forms: set[tuple[str, ...]] = set()
     if type_ == "PERSON":
-        forms = _short_forms_of_person(name, _without_title(words)[1])
+        forms = _short_forms_of_person(name, words)
     elif type_ == "ORGANIZATION" and len(words) > 1 and words[-1] in _GENERIC:
         forms.add(words[:-1])
     if type_ in ("LOCATION", "ORGANIZATION") and len(words) > 2:
@@ -904,12 +1029,14 @@ def _short_forms(name: str, type_: str) -> set[str]:
 
 
 def _short_forms_of_person(name: str, words: tuple[str, ...]) -> set[tuple[str, ...]]:
-    if not 1 < len(words) <= 8 or words[0] in _TITLES or _NOT_PEOPLE.intersection(words):
+    if not 1 < len(words) <= 8 or _NOT_PEOPLE.intersection(words):
         return set()
     # Names are cut at spaces only: JEAN-BAPTISTE LULLY is no JEAN.
     cuts = [n for n in range(1, len(words)) if f"{words[n - 1]}-{words[n]}" not in name]
     forms = {words[:n] for n in cuts}
-    forms |= {words[n:] for n in cuts if n == len(words) - 1 or words[n] in _PARTICLES or len(words[n - 1]) == 1}
+    forms |= {
+        words[n:] for n in cuts if n == len(words) - 1 or words[n] in _PARTICLES or len(words[n - 1]) == 1
+    }
     if len(words[0]) > 2 and len(words[-1]) > 2 and len(words) - 1 in cuts:
         forms |= {(words[0], words[-1]), (words[0][0], words[-1])}
         forms.add(("".join(w[0] for w in words[:-1]), words[-1]))

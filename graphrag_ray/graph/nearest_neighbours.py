@@ -161,7 +161,8 @@ class _Search:
         keys -= distance
         n_best = min(self.k + 1, keys.shape[1])  # one more, in case the row itself is a candidate
         if n_best < keys.shape[1]:
-            keys = np.partition(keys, keys.shape[1] - n_best, axis=1)[:, -n_best:]
+            # Copy, because a view would keep the keys of all candidates in memory.
+            keys = np.partition(keys, keys.shape[1] - n_best, axis=1)[:, -n_best:].copy()
         # Only the row itself has a cosine of 1 and a distance of 0.
         keys[keys == self.base * _SCALE] = self.empty_key
         keys.sort(axis=1)

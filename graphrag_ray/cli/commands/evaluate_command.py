@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
     from graphrag_ray.query.question_files import BatchQuestion
 
-_PACKAGES = ("scipy", "rapidfuzz", "nltk", "pandas", "jinja2")
+_PACKAGES = ("scipy", "nltk", "pandas", "jinja2")
 _OFFLINE_JUDGE = (
     "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead. The numbers show that the "
     "pipeline works, but say nothing about the quality of the answers."

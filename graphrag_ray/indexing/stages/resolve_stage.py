@@ -37,7 +37,6 @@ from graphrag_ray.graph.entity_resolution import (
     NameUse,
     Refusal,
     Resolution,
-    agreeing_aliases,
     merge_pairs,
     rename_claims,
     rename_entities,
@@ -46,7 +45,14 @@ from graphrag_ray.graph.entity_resolution import (
 )
 from graphrag_ray.graph.merge import entity_ids
 from graphrag_ray.graph.name_candidates import DocumentUse
-from graphrag_ray.graph.name_rules import RULES, NameAlias, document_aliases, may_merge, rule_keys
+from graphrag_ray.graph.name_rules import (
+    RULES,
+    NameAlias,
+    document_aliases,
+    may_merge,
+    merge_document_aliases,
+    rule_keys,
+)
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.merge_stage import n_bundles, n_ranges, range_of
 from graphrag_ray.indexing.stages.short_ids import id_keys, load_integer_columns
@@ -109,8 +115,6 @@ VERDICTS = pa.schema(
 )
 """What a model said about two names."""
 _RENAMED = schema.RESOLUTIONS.remove(0).remove(0)  # without ids
-_CORPUS_WIDE_RULE = "acronym"
-"""Aliases of this rule hold in the whole corpus if all documents that have them agree."""
 _SPLIT = "split"
 """The rule of names that a model split."""
 _MAX_COMPARED = 20
@@ -205,7 +209,7 @@ class _Resolver:
             replace(group, aliases=aliases)
             for group, aliases in zip(self.groups, found.tables["aliases"], strict=True)
         ]
-        pairs = [*self._rule_pairs(found, rules), *self._acronym_pairs(found)]
+        pairs = [*self._rule_pairs(found, rules), *self._document_pairs(found)]
         aliases, refused = self._merge(pairs, ())
         splits: list[tuple[str, NameAlias]] = []
         asked = Result({"verdicts": [], "splits": [], "failures": []})
@@ -245,14 +249,13 @@ class _Resolver:
         ]
         return sorted(pairs, key=lambda pair: (RULES.index(pair.rule), -pair.a.n, pair.a, pair.b))
 
-    def _acronym_pairs(self, found: Result) -> list[NamePair]:
-        """Return the acronyms that all documents define alike."""
-        rows = read_table(self.run.store, found.parts("aliases"), None, ALIASES)
-        rows = rows.filter(pc.equal(rows["rule"], _CORPUS_WIDE_RULE)).drop_columns(["document_id"])
-        aliases = sorted({NameAlias(**row) for row in rows.to_pylist()})
+    def _document_pairs(self, found: Result) -> list[NamePair]:
+        """Return the aliases of documents that hold in the whole corpus."""
+        rows = read_table(self.run.store, found.parts("aliases"), [*NameAlias._fields], ALIASES)
+        aliases = [NameAlias(*row) for row in zip(*rows.to_pydict().values(), strict=True)]
         return [
             NamePair(NameUse(alias.canonical, "", 1), NameUse(alias.name, "", 0), alias.rule, alias.evidence)
-            for alias in agreeing_aliases(aliases)
+            for alias in merge_document_aliases([alias for alias in aliases if alias.rule in RULES])
         ]
 
     def _ask(self, groups: Sequence[Group], everywhere: Mapping[str, str]) -> Result:

@@ -15,7 +15,6 @@ from graphrag_ray.graph.entity_resolution import (
     NamePair,
     NameUse,
     Resolution,
-    agreeing_aliases,
     merge_pairs,
     rename_claims,
     rename_entities,
@@ -182,22 +181,6 @@ def test_a_model_that_confirms_everything_cannot_unite_everything():
     pairs = [pair(a, b) for n, a in enumerate(everyone) for b in everyone[n + 1 : n + 30]]
     aliases, refused = merge_pairs(pairs)
     assert all(len(group) <= MAX_GROUP for group in groups(aliases)) and refused
-
-
-# Agreement of documents
-
-
-def test_aliases_on_which_all_documents_agree_are_kept():
-    kept = agreeing_aliases(
-        [
-            NameAlias("KM", "KESTREL MARINE", "acronym", "1"),
-            NameAlias("KM", "KESTREL MARINE", "acronym", "2"),
-            NameAlias("AB", "ALPHA BANK", "acronym", "1"),
-            NameAlias("AB", "ARBOR BAY", "acronym", "1"),
-            NameAlias("AB", "ALPHA BANK", "acronym", "3"),
-        ]
-    )
-    assert kept == [NameAlias("KM", "KESTREL MARINE", "acronym", "1")]
 
 
 # Replacing names
