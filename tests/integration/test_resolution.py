@@ -23,8 +23,8 @@ from graphrag_ray.store import locks, snapshots
 
 TEXTS = {
     "a.txt": "JOHN ORME met ADA QUIST at the harbour. JOHN ORME paid BO DAHL.",
-    "b.txt": "MR JOHN ORME wrote to ADA QUIST about the bridge. ADA QUIST thanked CY LEE.",
-    "c.txt": "ADA QUIST saw ORME JOHN at the mill. CY LEE sued BO DAHL.",
+    "b.txt": "JOHN ORME wrote to ADA QUIST about the bridge. ADA QUIST thanked CY LEE.",
+    "c.txt": "ADA QUIST saw PROFESSOR JOHN ORME at the mill. CY LEE sued BO DAHL.",
 }
 RULES: dict[str, Any] = {"resolution": {"mode": "rules"}}
 MODEL: dict[str, Any] = {"resolution": {"mode": "model"}}
@@ -99,20 +99,19 @@ def test_rules_merge_names_and_relationships_and_chunks_follow(world: World):
     world.write(TEXTS)
     world.index(**RULES)
     assert {"JOHN ORME", "ADA QUIST", "DAHL", "LEE"} == titles(world)
-    assert {name for name, _ in resolutions(world)} == {"MR JOHN ORME", "ORME JOHN"} - titles(world)
+    assert resolutions(world) == {("PROFESSOR JOHN ORME", None): "JOHN ORME"}
     orme = next(row for row in world.table("entities") if row["title"] == "JOHN ORME")
     assert orme["frequency"] == 3
     ends = {frozenset((r["source"], r["target"])): r for r in world.table("relationships")}
     assert set(ends) >= {frozenset(("JOHN ORME", "ADA QUIST")), frozenset(("JOHN ORME", "DAHL"))}
     assert len(ends[frozenset(("JOHN ORME", "ADA QUIST"))]["text_unit_ids"]) == 3
-    kept = {row["name"] for row in world.table("entity_instances")}
-    assert kept == {"MR JOHN ORME", "ORME JOHN", None} or kept == {"ORME JOHN", None}
+    assert {row["name"] for row in world.table("entity_instances")} == {"PROFESSOR JOHN ORME", None}
 
 
 def test_without_resolution_names_stay_apart(world: World):
     world.write(TEXTS)
     world.index(**OFF)
-    assert titles(world) >= {"JOHN ORME", "ORME JOHN"} and world.table("resolutions") == []
+    assert titles(world) >= {"JOHN ORME", "PROFESSOR JOHN ORME"} and world.table("resolutions") == []
 
 
 def test_a_second_run_computes_nothing(world: World):
@@ -132,12 +131,12 @@ def test_an_existing_index_keeps_its_names_until_its_owner_asks(world: World):
     rewrite(world.root, lambda settings: settings.pop("resolution", None))
     world.write({"d.txt": "CY LEE met EVA."})
     world.index()
-    assert "ORME JOHN" in titles(world)
+    assert "PROFESSOR JOHN ORME" in titles(world)
     world.index(**RULES)
-    assert "ORME JOHN" not in titles(world)
+    assert "PROFESSOR JOHN ORME" not in titles(world)
     world.write({"e.txt": "CY LEE met IVO."})
     world.index()
-    assert "ORME JOHN" not in titles(world), "the index keeps its mode"
+    assert "PROFESSOR JOHN ORME" not in titles(world), "the index keeps its mode"
 
 
 # The aliases file
@@ -147,9 +146,9 @@ def test_an_aliases_file_undoes_a_merge_without_asking_again(world: World):
     world.write(TEXTS)
     world.index(**RULES)
     start = world.asked()
-    names = {"names": {"aliases": "JOHN ORME: [{not: ORME JOHN}]"}}
+    names = {"names": {"aliases": "JOHN ORME: [{not: PROFESSOR JOHN ORME}]"}}
     world.index(**RULES, **names)
-    assert "ORME JOHN" in titles(world)
+    assert "PROFESSOR JOHN ORME" in titles(world)
     assert not {"extract", "resolve", "resolve_split"} & set(world.prompts(start))
 
 
@@ -190,11 +189,11 @@ def test_an_update_asks_only_about_new_names(world: World, model: Model):
     world.write(TEXTS | {"d.txt": "JOHAN ORME met ADA QUIST."})
     world.index(**MODEL)
     first, start = world.prompts()["resolve"], world.asked()
-    world.write({"e.txt": "EVELYN MARCHETTI met VIKTOR. VIKTOR met IVANOVNA."})
+    world.write({"e.txt": "MARIO VISCONTI met VIKTOR. VIKTOR met IVANOVNA."})
     world.index(**MODEL)
     assert first >= 1 and world.prompts(start)["resolve"] == 0, "the new names are like no others"
     start = world.asked()
-    world.write({"f.txt": "EVELIN MARCHETTI met IRMA."})
+    world.write({"f.txt": "MARIA VISCONTI met IRMA."})
     world.index(**MODEL)
     assert world.prompts(start)["resolve"] == 1
 
@@ -315,11 +314,11 @@ def test_replaced_names_are_found(world: World):
     world.index(**RULES)
     opened = world.open()
     wanted = next(row["id"] for row in world.table("entities") if row["title"] == "JOHN ORME")
-    assert record_lookup.find_entity(opened.reader, "orme john") == wanted
+    assert record_lookup.find_entity(opened.reader, "professor john orme") == wanted
     assert record_lookup.find_entity(opened.reader, "John Orme") == wanted
-    steps = find_entities("What did ORME JOHN do?")
+    steps = find_entities("What did PROFESSOR JOHN ORME do?")
     need = next(steps)
     with pytest.raises(StopIteration) as ended:
         steps.send(opened.reader.rows(need))
     assert wanted in ended.value.value.spans
-    assert "JOHN ORME" in str(opened.ask("Whom did ORME JOHN meet?", method="local").as_dict())
+    assert "JOHN ORME" in str(opened.ask("Whom did PROFESSOR JOHN ORME meet?", method="local").as_dict())
