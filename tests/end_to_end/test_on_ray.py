@@ -120,8 +120,12 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(on_ray
 
 
 def test_both_executors_give_the_same_tables(world: World, on_cluster: Callable[..., IndexResult]):
-    world.write(TOWN | people(20))
-    changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2}}
+    names = "PROFESSOR BERTA VISCONTI met ALICE. BERTA VISCONTI met MARIO ENZO VISCONTI. "
+    world.write(TOWN | people(20) | {"names.txt": f"{names} MARIO VISCONTI met ALICE."})
+    changes = DEEP | {
+        "resolution": {"mode": "model"},
+        "chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2},
+    }
     expected = tables_in_process(world, **changes)
     done = on_cluster(**changes)
     assert done.failed == 0
