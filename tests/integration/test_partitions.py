@@ -54,9 +54,9 @@ def write_corpus(folder: Path) -> None:
         (folder / f"{i}.txt").write_text(" ".join(told))
         lines.append(orjson.dumps({"text": " ".join(reversed(told)), "year": 1900 + i}))
     (folder / "titles.txt").write_text(
-        "PROFESSOR BERTA VISCONTI met ALDAMAN. BERTA VISCONTI met ALDASON. MARIO VISCONTI met ALDAMAN. "
-        "MARIO ENZO VISCONTI met ALDAMAN."
+        "PROFESSOR BERTA VISCONTI met ALDAMAN. BERTA VISCONTI met ALDASON. MARIO VISCONTI met ALDAMAN."
     )
+    (folder / "full.txt").write_text("MARIO ENZO VISCONTI met ALDAMAN.")
     (folder / "5rows.jsonl").write_bytes(b"\n".join(lines))
 
 
