@@ -1,8 +1,8 @@
 """Find pairs of names that may stand for the same thing, for a model to decide (`adjudication.py`).
 
-Names are blocked: each has a few keys (its words, their consonants, its initials, its rarest neighbours in the
-graph), and only names that share a key are compared. Within a key, names are sorted and each is compared with
-the next `WINDOW` ones (sorted neighbourhood, Hernández and Stolfo 1995), so 100,000 names that share a word
+Names are blocked: each has a few keys (its words, their consonants, its initials, its neighbours in the graph),
+and only names that share a key are compared. Within a key, names are sorted and each is compared with the
+next `WINDOW` ones (sorted neighbourhood, Hernández and Stolfo 1995), so 100,000 names that share a word
 cost no more than 100,000 that do not. Names whose descriptions are alike are found by their embeddings.
 """
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import regex
 from rapidfuzz import fuzz, process
 
-from graphrag_ray.base.ids import name_words, stable_id
+from graphrag_ray.base.ids import entity_key, name_words, stable_id
 from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, numbers
@@ -37,8 +37,8 @@ MAX_COMMON = 20
 MIN_SIMILARITY, MIN_IN_CONTEXT = 82.0, 68.0
 """Minimum similarity (0 to 100) of names that share a key; the second one if they also share a context."""
 _ALIKE, _CONTAINED, _ACRONYM = 50.0, 90.0, 95.0
-"""Similarity of names with similar descriptions at least, of names of which one contains the words of the other,
-and of an acronym and its full name."""
+"""Similarity of names with similar descriptions (at least), of names of which one contains the words of the
+other, and of an acronym and its full name."""
 MAX_DESCRIPTIONS, MAX_DOCUMENTS, MAX_NEIGHBOURS = 3, 2, 6
 MAX_DESCRIPTION_CHARS, MAX_TITLE_CHARS = 300, 80
 MAX_COMPARED_DOCUMENTS = 20
@@ -54,6 +54,7 @@ _SEED = 40
 _MAX_KEYS = 16
 _SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
 """Scripts whose words are short, so that names are compared by their characters."""
+_BRACKETS = regex.compile(r"\s*[(（][^()（）]*[)）]\s*$")
 _SCRIPT_RUNS = regex.compile(rf"(?:{_SYLLABLES.pattern})+|(?:(?!{_SYLLABLES.pattern}).)+")
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
@@ -242,8 +243,8 @@ def may_be_same(a: str, b: str) -> bool:
 def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vectors:
     """Compare names pairwise: 0 to 100.
 
-    Names are alike if they differ in few letters, in any order of words; if one consists of words of the other
-    and they share a rare key; and if one is the acronym of the other.
+    Names are alike if they differ in few letters, in any order of words; if one consists of words of the
+    other and they share a rare key; and if one is the acronym of the other.
     """
     plain = [[" ".join(name_words(name)) or name for name in names] for names in (left, right)]
     compare = partial(process.cpdist, *plain, workers=1)
@@ -256,6 +257,13 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
         if _is_acronym(short, long):
             scores[n] = _ACRONYM
     return np.asarray(scores, dtype=np.float32)
+
+
+def _contains(long: str, short: str) -> bool:
+    """Whether a name consists of words of another one, or of some of its syllables in a row."""
+    if _SYLLABLES.match(short):
+        return short in long
+    return set(name_words(short)) <= set(name_words(long))
 
 
 def _is_acronym(short: str, long: str) -> bool:
@@ -338,8 +346,8 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether a model should decide about two names that `choose_candidates` chose.
 
     Names that are spelled almost alike are always candidates, and so are names of one type of which one
-    contains the other. Other names must occur in one document or share a neighbour. If only their descriptions
-    are similar, they must not occur in one document, where sentences tell of several things.
+    contains the other. Other names must occur in one document or share a neighbour. If only their
+    descriptions are similar, they must not occur in one document, where sentences tell of several things.
 
     Args:
         a, b: Fields name, type, neighbours and documents of `Profile`.
@@ -347,7 +355,7 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     spelling = similarities([a["name"]], [b["name"]], False)[0]
     if MIN_SIMILARITY <= spelling != _ACRONYM:
         return True
-    contained = similarities([a["name"]], [b["name"]], True)[0] == _CONTAINED
+    contained = _contains(a["name"], b["name"]) or _contains(b["name"], a["name"])
     if contained and a["type"] == b["type"] in EXCLUSIVE_TYPES:
         return True
     in_one_document = not set(a["documents"]).isdisjoint(b["documents"])
@@ -358,8 +366,11 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return a["type"] == b["type"] and not in_one_document
 
 
-def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
-    """Whether the descriptions of a name in several documents fall apart into groups that are not alike.
+def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
+    """Whether a name in several documents may stand for several things.
+
+    That is so if its descriptions fall apart into groups that are not alike, if it has types that exclude each
+    other, or if it is the title of several documents: JOHN ORME (ARCHITECT), JOHN ORME (FOOTBALLER).
 
     Args:
         cosines: [uses, uses] similarity of the descriptions.
@@ -374,6 +385,9 @@ def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
     for i, j in np.argwhere(np.triu(cosines >= MIN_SPLIT_COSINE, 1)).tolist():
         a, b = sorted((root(i), root(j)))
         group[b] = a
+    titles = {use.title for use in uses if entity_key(_BRACKETS.sub("", use.title)) == name}
+    if len(titles) > 1:
+        return True
     if all(use.type == "CONCEPT" for use in uses):
         return False
     roots = {root(i) for i in range(len(uses))}

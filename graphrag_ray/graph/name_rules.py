@@ -714,8 +714,8 @@ def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     """Return the aliases of documents that hold in the whole corpus.
 
     All documents that have an alias for the name must agree. Short names hold in their documents only, except
-    those of organizations (STANFORD) of which two documents know the full name. So do acronyms of two letters
-    that only one document spells out, and of three letters that none defines or spells out and only one knows.
+    those of organizations (STANFORD) of which two documents have the full name. So do acronyms of two letters
+    that only one document spells out, and of three letters that only one knows and none spells out.
 
     Args:
         aliases: Those of all documents, such that all of one name are together.
@@ -890,7 +890,7 @@ def _add_definitions(clusters: _Clusters, texts: Sequence[str]) -> None:
                 before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip()
                 start, full = _name_at_end(before, known, term, is_quoted, is_named=bool(match[1]))
                 if full:
-                    quote = f"{before[start:]} {match[0]}"[:150]
+                    quote = " ".join(f"{before[start:]} {match[0]}"[-150:].split())
                     fulls[term].setdefault(clusters.root(full), f'{_DEFINED_AS}"{quote}"')
     for term, found in sorted(fulls.items()):
         if len(found) == 1:
@@ -988,7 +988,7 @@ def _quotes_of_both(fulls: Mapping[str, tuple[str, ...]], texts: Sequence[str]) 
                 spans[acronym, is_short] = start, token.end()
                 other = spans.get((acronym, not is_short))
                 if other and start - other[1] <= _MAX_DISTANCE:
-                    quote = text[min(start, other[0]) : token.end()]
+                    quote = " ".join(text[min(start, other[0]) : token.end()].split())
                     if acronym not in quotes or len(quote) < len(quotes[acronym]):
                         quotes[acronym] = quote
     return quotes

@@ -1,4 +1,4 @@
-"""Preview entity resolution: which names an index would merge or split, and why, without changing the index."""
+"""Preview entity resolution: which names an index would merge or split, and why."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _FORMATS = (".csv", ".json", ".yaml", ".yml")
 @click.command(cls=Command)
 @options.settings
 @click.option(
-    "--preview", is_flag=True, help="The default: show what would change, and leave the index as it is."
+    "--preview", is_flag=True, help="The default: show what would change, without changing the index."
 )
 @click.option(
     "--mode",

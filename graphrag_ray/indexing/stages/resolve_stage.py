@@ -554,7 +554,7 @@ def _profiles(names: EntityNames, rows: pa.Table) -> Tables:
         if name not in names.unsplit and len(described) > 1:
             texts = [_without_name(use.descriptions[0], name) for use in described]
             vectors = _vectors(texts)
-            if name_candidates.may_be_several(described, vectors @ vectors.T):
+            if name_candidates.may_be_several(name, described, vectors @ vectors.T):
                 items.append(
                     {
                         "kind": "split",

@@ -1,8 +1,9 @@
 """Build the index for walks over the graph (`store/search/name_links.py`): links between chunks and names.
 
-A chunk is linked to the entities extracted from it, by their titles and by the names as extracted, and, TITLE_WEIGHT times as strongly, to the name in its
-document's title, because the subject of a passage leads further than other names in it. (Searching other
-documents for titles did not improve results: see "Walks" in benchmarks/RESULTS.md.)
+A chunk is linked to the entities extracted from it, by their titles and by the names as extracted, and,
+TITLE_WEIGHT times as strongly, to the name in its document's title, because the subject of a passage leads
+further than other names in it. (Searching other documents for titles did not improve results: see "Walks" in
+benchmarks/RESULTS.md.)
 
 The index consists of shards, each over some consecutive parts of the corpus. They are reused in the same way
 as the shards in `search_stage.py`.
