@@ -1,8 +1,8 @@
 """Find pairs of names that may stand for the same thing, for a model to decide (`adjudication.py`).
 
-Names are blocked: each has a few keys (its words, their consonants, its initials, its neighbours in the graph),
-and only names that share a key are compared. Within a key, names are sorted and each is compared with the
-next `WINDOW` ones (sorted neighbourhood, Hernández and Stolfo 1995), so 100,000 names that share a word
+Names are blocked: each has a few keys (its words, their consonants, its initials, its neighbours in the
+graph), and only names that share a key are compared. Within a key, names are sorted and each is compared with
+the next `WINDOW` ones (sorted neighbourhood, Hernández and Stolfo 1995), so 100,000 names that share a word
 cost no more than 100,000 that do not. Names whose descriptions are alike are found by their embeddings.
 """
 
@@ -54,7 +54,7 @@ _SEED = 40
 _MAX_KEYS = 16
 _SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
 """Scripts whose words are short, so that names are compared by their characters."""
-_BRACKETS = regex.compile(r"\s*[(（][^()（）]*[)）]\s*$")
+_BRACKETS = regex.compile(r"[(（][^()（）]*[)）]\s*$")
 _SCRIPT_RUNS = regex.compile(rf"(?:{_SYLLABLES.pattern})+|(?:(?!{_SYLLABLES.pattern}).)+")
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
@@ -369,8 +369,8 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
     """Whether a name in several documents may stand for several things.
 
-    That is so if its descriptions fall apart into groups that are not alike, if it has types that exclude each
-    other, or if it is the title of several documents: JOHN ORME (ARCHITECT), JOHN ORME (FOOTBALLER).
+    That is so if its descriptions fall apart into groups that are not alike, if it has types that exclude
+    each other, or if it is the title of several documents: JOHN ORME (ARCHITECT), JOHN ORME (FOOTBALLER).
 
     Args:
         cosines: [uses, uses] similarity of the descriptions.

@@ -331,6 +331,8 @@ def test_names_that_are_only_described_alike_must_come_from_different_documents(
 
 # Names that stand for several things
 
+NAME = "JOHN ORME"
+
 
 def cosines(n, *alike):
     found = np.eye(n, dtype=np.float32)
@@ -339,18 +341,32 @@ def cosines(n, *alike):
     return found
 
 
-def test_a_name_with_descriptions_that_fall_apart_may_be_several():
+def test_a_name_with_descriptions_that_fall_apart_may_be_several(
+    NAME,
+):
     uses = [use(f"d{n}") for n in range(4)]
-    assert may_be_several(uses, cosines(4, (0, 1), (2, 3)))
-    assert not may_be_several(uses, cosines(4, (0, 1), (2, 3), (1, 2))), "a chain holds them together"
-    assert not may_be_several(uses, cosines(4, *combinations(range(4), 2)))
+    assert may_be_several(NAME, uses, cosines(4, (0, 1), (2, 3)))
+    assert not may_be_several(NAME, uses, cosines(4, (0, 1), (2, 3), (1, 2))), "a chain holds them together"
+    assert not may_be_several(NAME, uses, cosines(4, *combinations(range(4), 2)))
 
 
 def test_a_name_of_exclusive_types_may_be_several_however_it_is_described():
     uses = [use("d1", "PERSON"), use("d2", "LOCATION")]
-    assert may_be_several(uses, cosines(2, (0, 1)))
-    assert not may_be_several([use("d1", "PERSON"), use("d2", "EVENT")], cosines(2, (0, 1)))
+    assert may_be_several(NAME, uses, cosines(2, (0, 1)))
+    assert not may_be_several(NAME, [use("d1", "PERSON"), use("d2", "EVENT")], cosines(2, (0, 1)))
 
 
 def test_concepts_are_not_split():
-    assert not may_be_several([use(f"d{n}", "CONCEPT") for n in range(3)], cosines(3))
+    assert not may_be_several(NAME, [use(f"d{n}", "CONCEPT") for n in range(3)], cosines(3))
+
+
+def test_a_name_that_is_the_title_of_several_documents_may_be_several():
+    def titled(*titles):
+        uses = [use(f"d{n}", "CONCEPT", title=title) for n, title in enumerate(titles)]
+        return may_be_several(NAME, uses, np.ones((len(uses), len(uses)), np.float32))
+
+    assert titled("John Orme (architect)", "John Orme (footballer)") and titled(
+        "John Orme", "John Orme （建築家）"
+    )
+    assert not titled("John Orme", "John Orme")
+    assert not titled("John Orme (architect)", "A life of John Orme")
