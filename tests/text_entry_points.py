@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from driving import COUNT, Snapshot
@@ -362,6 +363,7 @@ def resolved(text: str) -> Any:
     compared = name_candidates.block_pairs(rows)
     fields = {"name": text, "documents": "a", "neighbours": names, "type": ""}
     found = [merge_pairs(pairs), name_candidates.split_texts(said), name_candidates.blocking_keys(text)]
+    name_candidates.may_be_several(entity_key(text), said, np.eye(2, dtype=np.float32))
     name_candidates.is_candidate(fields, {**fields, "name": text[1:]})
     return found, compared, profile.text, name_candidates.profile_text(text, text, [text], [text], [text])
 

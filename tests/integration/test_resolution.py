@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,13 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.export import record_lookup
 from graphrag_ray.indexing.replay import keys_needed
-from graphrag_ray.indexing.resolution_preview import Preview, preview_resolution
+from graphrag_ray.indexing.resolution_preview import (
+    Preview,
+    as_aliases,
+    as_csv,
+    as_json,
+    preview_resolution,
+)
 from graphrag_ray.query.methods.question_names import find_entities
 from graphrag_ray.store import locks, snapshots
 
@@ -294,6 +303,32 @@ def test_a_preview_equals_what_indexing_then_does(world: World, model: Model, ch
     again = preview(world, **changes)
     assert [p.title for p in again.proposals] == [p.title for p in shown.proposals]
     assert not any(p.is_new for p in again.proposals)
+
+
+def test_a_previewed_aliases_file_gives_the_same_names_without_resolution(world: World, model: Model):
+    world.write(TEXTS | HOMONYMS | {"d.txt": "JOHAN ORME met ADA QUIST."})
+    model.same = {frozenset(("JOHN ORME", "JOHAN ORME"))}
+    model.groups["ORLA VENN"] = json.dumps(
+        {"groups": [{"label": "one", "documents": [1]}, {"label": "two", "documents": [2]}]}
+    )
+    world.index(**MODEL)
+    expected, shown = titles(world), preview(world, **MODEL)
+    names = {"names": {"aliases": as_aliases(shown)}}
+    world.index(**OFF, **names)
+    assert titles(world) == expected
+    again = preview(world, **OFF, **names)
+    assert [p.rule for p in again.proposals] == ["alias"] and not again.undone
+
+
+def test_a_preview_is_written_for_spreadsheets_and_programs(world: World):
+    world.write({"a.txt": "PROFESSOR JOHN ORME met ADA QUIST.", "b.txt": "JOHN ORME met BERTA LIND."})
+    world.index(**OFF)
+    shown = preview(world, **RULES)
+    (row,) = csv.DictReader(io.StringIO(as_csv(shown)))
+    assert (row["title"], row["name"], row["rule"]) == ("JOHN ORME", "PROFESSOR JOHN ORME", "title")
+    assert json.loads(as_json(shown))["proposals"][0]["name"] == "PROFESSOR JOHN ORME"
+    formula = dataclasses.replace(shown.proposals[0], name="=1+1")
+    assert "'=1+1" in as_csv(dataclasses.replace(shown, proposals=[formula]))
 
 
 def test_a_preview_is_refused_while_another_run_writes_the_index(world: World):

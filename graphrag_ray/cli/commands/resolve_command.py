@@ -37,7 +37,8 @@ _FORMATS = (".csv", ".json", ".yaml", ".yml")
     "--output",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write all proposals to a .csv or .json file, or to a .yaml file to edit and use as an aliases file.",
+    help="Write all proposals to a .csv or .json file, or to a .yaml file to edit and use as an aliases "
+    "file.",
 )
 @click.option(
     "--limit", type=click.IntRange(0), default=30, metavar="N", help="Entities to print; 0: all. Default: 30."
