@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 import toy_model
+from click.testing import CliRunner
 from endpoint import Endpoint, Status
 from world import World, everything
 
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.cli.command_line import main
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.export import record_lookup
-from graphrag_ray.indexing.replay import keys_needed
+from graphrag_ray.indexing.replay import failed_item_turns, keys_needed
 from graphrag_ray.indexing.resolution_preview import (
     Preview,
     as_aliases,
@@ -213,10 +215,15 @@ def test_a_failed_verdict_is_a_failure_that_is_retried(world: World, model: Mode
     world.index(**MODEL, run={"journal_flush_s": 0.1, "max_failed_fraction": 1.0})
     failures = [row for row in world.table("failures") if row["stage"] == "resolve"]
     assert failures and "JOHAN ORME" in titles(world)
+    turns = failed_item_turns(world.store, "resolve", failures[0]["key"])
+    assert turns[0].prompt == "resolve" and "JOHAN ORME" in turns[0].messages[-1][1]
     model.broken = False
-    from graphrag_ray.indexing.replay import failed_item_turns
-
-    assert failed_item_turns(world.store, "resolve", failures[0]["key"])
+    put_back = CliRunner().invoke(main, ["failures", "--root", str(world.root), "--retry"])
+    assert put_back.exit_code == 0, put_back.output
+    start = world.asked()
+    world.index(**MODEL)
+    assert world.prompts(start)["resolve"] == len(failures)
+    assert "JOHAN ORME" not in titles(world) and not world.table("failures")
 
 
 def test_a_stopped_run_pays_nothing_twice(world: World, model: Model):
@@ -329,6 +336,23 @@ def test_a_preview_is_written_for_spreadsheets_and_programs(world: World):
     assert json.loads(as_json(shown))["proposals"][0]["name"] == "PROFESSOR JOHN ORME"
     formula = dataclasses.replace(shown.proposals[0], name="=1+1")
     assert "'=1+1" in as_csv(dataclasses.replace(shown, proposals=[formula]))
+
+
+def test_the_command_prints_proposals_and_asks_before_it_spends(world: World, tmp_path: Path):
+    world.write(TEXTS | {"d.txt": "JOHAN ORME met ADA QUIST."})
+    world.index(**OFF)
+    start = world.asked()
+    command = ["resolve", "--root", str(world.root)]
+    shown = CliRunner().invoke(main, [*command, "--output", str(tmp_path / "names.yaml")])
+    assert shown.exit_code == 0, shown.output
+    assert "PROFESSOR JOHN ORME" in shown.stdout and "--set resolution.mode=rules" in shown.stdout
+    assert "JOHN ORME:" in (tmp_path / "names.yaml").read_text("utf-8")
+    refused = CliRunner().invoke(main, [*command, "--mode", "model"])
+    assert refused.exit_code == 2 and "No model has been called yet" in refused.stderr
+    assert world.asked() == start
+    paid = CliRunner().invoke(main, [*command, "--mode", "model", "--yes", "--json"])
+    assert paid.exit_code == 0, paid.output
+    assert json.loads(paid.stdout)["verdicts"]["different"] == world.prompts(start)["resolve"] == 1
 
 
 def test_a_preview_is_refused_while_another_run_writes_the_index(world: World):
