@@ -25,6 +25,11 @@ def test_an_alias_of_an_alias_resolves_to_the_end_of_the_chain():
     assert names.key("c") == "A"
 
 
+def test_a_long_chain_of_aliases_is_resolved():
+    names = parse_names("".join(f"N{n}: [N{n + 1}]\n" for n in range(2_000)), None)
+    assert set(names.aliases.values()) == {"N0"} and len(names.aliases) == 2_000
+
+
 def test_single_alias_needs_no_brackets_and_canonical_names_can_repeat():
     names = parse_names("A: B\nC: [D]\nA: [E]\n", None)
     assert [names.key(n) for n in "BDE"] == ["A", "C", "A"]
