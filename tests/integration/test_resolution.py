@@ -183,6 +183,14 @@ def test_an_alias_in_one_document_works_without_resolution(world: World):
     assert resolutions(world) == {("LEE", "b.txt"): "ADA QUIST"} and "LEE" in titles(world)
 
 
+def test_names_kept_apart_are_not_merged_through_a_third_one_in_a_document(world: World):
+    world.write({"a.txt": "JOHN ORME met ADA QUIST. ORME met ADA QUIST. JOHN met ADA QUIST."})
+    world.index(**RULES, **{"names": {"aliases": ""}})
+    assert titles(world) == {"JOHN ORME", "ADA QUIST"}
+    world.index(**RULES, **{"names": {"aliases": "ORME: [{not: JOHN}]"}})
+    assert len(titles(world) & {"ORME", "JOHN"}) == 1
+
+
 # A model
 
 

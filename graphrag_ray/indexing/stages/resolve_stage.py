@@ -389,13 +389,16 @@ def _read_names(rules: Collection[str], names: EntityNames, store: Store, group:
             votes = types.setdefault(use["title"], {})
             votes[use["type"] or ""] = use["count_all"]
         mine = decided.get(document, {})
-        aliases = dict(mine)
+        aliases, together = dict(mine), dict[str, list[str]]()
         majority = {name: min(votes, key=lambda t: (not t, -votes[t], t)) for name, votes in types.items()}
         for alias in document_aliases(majority, texts.get(document, []), rules) if rules else ():
             title = mine[alias.canonical].canonical if alias.canonical in mine else alias.canonical
-            pair = tuple(sorted((alias.name, title)))
-            if alias.name in types and pair not in names.different and alias.name not in canonical:
-                aliases.setdefault(alias.name, alias._replace(canonical=title))
+            same = together.setdefault(title, [title])
+            apart = any(tuple(sorted((alias.name, name))) in names.different for name in same)
+            is_taken = alias.name in aliases or alias.name in canonical or alias.name == title
+            if alias.name in types and not apart and not is_taken:
+                aliases[alias.name] = alias._replace(canonical=title)
+                same.append(alias.name)
         found += ({"document_id": document, **alias._asdict()} for alias in aliases.values())
         for name, votes in types.items():
             title = aliases[name].canonical if name in aliases else name
