@@ -10,8 +10,10 @@ import io
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from driving import COUNT, Snapshot
@@ -78,7 +80,9 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge,
     judge_spec,
 )
+from graphrag_ray.graph import name_candidates
 from graphrag_ray.graph import report_context as contexts
+from graphrag_ray.graph.adjudication import adjudicate, resolve_spec, split
 from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.composed_report import composed_report
 from graphrag_ray.graph.corpus_overview import (
@@ -92,6 +96,7 @@ from graphrag_ray.graph.corpus_overview import (
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
 from graphrag_ray.graph.document_note import document_note, note_spec
+from graphrag_ray.graph.entity_resolution import MODEL, NamePair, NameUse, merge_pairs
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
 from graphrag_ray.graph.extraction_measures import measure
 from graphrag_ray.graph.extraction_schema import parse_schema, type_key
@@ -369,6 +374,41 @@ def extraction_by_schema(text: str) -> Any:
     settled, counts = settle(found, records.entities, records.relationships, schema)
     fits = schema.relations[0].fits([text], [text[1:]])
     return type_key(text), schema.entity_type(text), fits, extracted, found.problems, settled, counts
+
+
+def adjudicated(text: str) -> Any:
+    """The text as name, candidate, description, label and reply."""
+    spec = resolve_spec(PROMPTS, SETTINGS, 5)
+    verdicts = {"verdicts": [{"candidate": 1, "verdict": "same", "reason": text}]}
+    groups = {"groups": [{"label": text, "documents": [1]}, {"label": text, "documents": [2]}]}
+    dialogues = (
+        (lambda: adjudicate(text, [text, text[1:]], spec), verdicts),
+        (lambda: split(entity_key(text), [text, text[1:]], spec), groups),
+    )
+    return [
+        played(start(), reply, ended)
+        for start, good in dialogues
+        for reply in (text, json.dumps(good))
+        for ended in ("stop", "length")
+    ]
+
+
+def resolved(text: str) -> Any:
+    """The text as a description, and its lines as names."""
+    words = text.split()
+    written = [text[:100], *text.split("\n")[:8], *(" ".join(words[n : n + 3]) for n in range(0, 24, 3))]
+    names = [*dict.fromkeys(filter(None, map(entity_key, written)))]
+    uses = [NameUse(name, "", n) for n, name in enumerate(names)]
+    pairs = [NamePair(a, b, rule, "") for a, b in pairwise(uses) for rule in (MODEL, RULES[0])]
+    said = [name_candidates.DocumentUse(id_, text, "", 1, [text], names) for id_ in "ab"]
+    profile = name_candidates.profile(text, said)
+    rows = name_candidates.key_rows([(n, name, names[:3]) for n, name in enumerate(names)])
+    compared = name_candidates.block_pairs(rows)
+    fields = {"name": text, "documents": "a", "neighbours": names, "type": ""}
+    found = [merge_pairs(pairs), name_candidates.split_texts(said), name_candidates.blocking_keys(text)]
+    name_candidates.may_be_several(entity_key(text), said, np.eye(2, dtype=np.float32))
+    name_candidates.is_candidate(fields, {**fields, "name": text[1:]})
+    return found, compared, profile.text, name_candidates.profile_text(text, text, [text], [text], [text])
 
 
 # reports, query
@@ -698,6 +738,8 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "merge": merged,
         "describe": described,
         "names": names_of,
+        "adjudication": adjudicated,
+        "resolution": resolved,
         "same names": same_names,
         "schema": schema_of,
         "extraction by a schema": extraction_by_schema,

@@ -125,6 +125,29 @@ def answer_claims(variables: dict[str, str]) -> str:
     return f'("claim"{FIELD}{FIELD.join(fields)}){RECORD}{COMPLETION}'
 
 
+def answer_resolve(variables: dict[str, str]) -> str:
+    """Two names are the same if one consists of words of the other."""
+    name = set(variables["name"].split("\n")[0].partition(" (")[0].split())
+    verdicts = []
+    for n, candidate in re.findall(r"^(\d+)\. ([^\n(]+)", variables["candidates"], re.MULTILINE):
+        other = set(candidate.split())
+        verdict = "same" if name <= other or other <= name else "different"
+        verdicts.append({"candidate": int(n), "reason": "As its words say.", "verdict": verdict})
+    return json.dumps({"verdicts": verdicts})
+
+
+def answer_resolve_split(variables: dict[str, str]) -> str:
+    """Documents belong together if they tell of the same first word in lower case."""
+    groups: dict[str, list[int]] = {}
+    for n, text in re.findall(
+        r"^Document (\d+): (.*?)(?=^Document |\Z)", variables["documents"], re.M | re.S
+    ):
+        told = text.replace(variables["name"], "")
+        words = re.findall(r"^- .*?\b([a-z]{4,})\b", told, re.MULTILINE)
+        groups.setdefault(words[0] if words else "", []).append(int(n))
+    return json.dumps({"groups": [{"label": label, "documents": found} for label, found in groups.items()]})
+
+
 def answer_describe(variables: dict[str, str]) -> str:
     return f"{variables['name']}: " + " / ".join(sorted(variables["descriptions"].split("\n")))[:400]
 

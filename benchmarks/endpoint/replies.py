@@ -352,10 +352,29 @@ def _instance(schema: Mapping[str, Any], text: str) -> Any:
     return {"number": 5.0, "integer": 5, "boolean": True, "null": None}.get(str(kind), text)
 
 
+def _verdicts(text: str, rng: Random) -> str:
+    """A candidate is the same if its name consists of words of the name or the other way round."""
+    name = set(_between(text, "Name A: ", "\n").partition(" (")[0].split())
+    candidates = re.findall(r"^(\d+)\. ([^\n(]+)", text.partition("Candidates:")[2], re.MULTILINE)
+    same = {n: name <= set(other.split()) or set(other.split()) <= name for n, other in candidates}
+    verdicts = [
+        {"candidate": int(n), "reason": prose.lorem(8, rng), "verdict": "same" if is_same else "different"}
+        for n, is_same in same.items()
+    ]
+    return orjson.dumps({"verdicts": verdicts}).decode()
+
+
+def _one_group(text: str, rng: Random) -> str:
+    documents = [int(n) for n in re.findall(r"^Document (\d+): ", text, re.MULTILINE)]
+    return orjson.dumps({"groups": [{"label": prose.lorem(2, rng), "documents": documents}]}).decode()
+
+
 _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "extract": _extract,
     "extract_schema": _extract,
     "claims": _claims,
+    "resolve": _verdicts,
+    "resolve_split": _one_group,
     "describe": _describe,
     "about": _about,
     "report": _report,

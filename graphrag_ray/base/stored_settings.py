@@ -131,6 +131,11 @@ def without_outdated_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]
     for (section, key), default in _EARLIER_DEFAULTS.items() if stored_request_rules(stored) < 2 else ():
         if _stored_value(stored, section, key) == default:
             stored[section] = {k: value for k, value in stored[section].items() if k != key}
+    for section, key in _BEFORE_SETTING:
+        if _stored_value(stored, section, key) is None:
+            values = stored.get(section)
+            default = getattr(getattr(Settings(), section), key)
+            stored[section] = {**(values if isinstance(values, Mapping) else {}), key: default}
     return {**stored, "prompts": {}, "request_rules": REQUEST_RULES}
 
 

@@ -53,3 +53,8 @@ def collapse_whitespace(text: str, max_chars: int | None = None) -> str:
     """Collapse whitespace, and shorten a text of more than `max_chars` characters with an ellipsis."""
     collapsed = " ".join(text.split())
     return collapsed if max_chars is None else shorten(collapsed, max_chars)
+
+
+def document_location(path: str, row: str) -> str:
+    """Format the location of a document for people: "file" or "file, row 3"."""
+    return f"{path}, row {row}" if row else path

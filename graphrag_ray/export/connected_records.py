@@ -18,12 +18,13 @@ from graphrag_ray.base.declarations import HIERARCHIES, SEARCHABLE_KINDS, Hierar
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.stored_settings import stored_corpus_description
+from graphrag_ray.base.wording import document_location
 from graphrag_ray.corpus.quotes import best_sentence, quotation_parts
 from graphrag_ray.export import record_lookup
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.row_reader import Reader
-from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document, document_location
+from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document
 
 Record = dict[str, Any]
 

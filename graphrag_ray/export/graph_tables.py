@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.declarations import HierarchyKind
+from graphrag_ray.base.wording import document_location
 from graphrag_ray.export.exporters import Snapshot
 from graphrag_ray.graph.integer_arrays import id_hash64
 from graphrag_ray.query.row_reader import Reader, schema_of
-from graphrag_ray.query.sources import document_location
 
 Ints = npt.NDArray[np.int64]
 NO_COMMUNITY = -1

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import entity_id, entity_key, relationship_id
-from graphrag_ray.base.wording import collapse_whitespace
+from graphrag_ray.base.wording import collapse_whitespace, document_location
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.row_reader import Reader
-from graphrag_ray.query.sources import document_location
 
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")

@@ -151,15 +151,17 @@ def _parse_groups(name: str, n: int, reply: ChatReply) -> list[str] | ReplyProbl
             return ReplyProblem("it puts a document into several groups")
         seen.update(numbers)
         if numbers:
-            groups.append((entity_key(shorten(" ".join(group.label.split()), _MAX_LABEL_CHARS)), numbers))
+            label = shorten(" ".join(group.label.split()), _MAX_LABEL_CHARS)
+            groups.append((entity_key(label).strip("() "), numbers))
     if not groups:
         return ReplyProblem("it names no document")
     groups.sort(key=lambda group: (-len(group[1]), group[1]))
     names = [name] * n
-    labels = {""}
+    labels: set[str] = set()
     for label, numbers in groups[1:]:
-        unique = label.strip("()") or f"{len(labels) + 1}"
-        unique = f"{unique} {len(labels) + 1}" if unique in labels else unique
+        unique, count = label, len(labels) + 2
+        while not unique or unique in labels:
+            unique, count = f"{label} {count}".strip(), count + 1
         labels.add(unique)
         for number in numbers:
             names[number - 1] = f"{name} ({unique})"

@@ -67,8 +67,8 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
             part of the name (C#).
 
     Raises:
-        SettingsError: If the YAML is malformed, an alias has two canonical names, aliases form a cycle, or
-            names are aliases and different.
+        SettingsError: If the YAML is malformed, an alias has two canonical names, aliases form a cycle, names
+            are aliases and different, or an alias in one document is blocked or an alias in all documents.
     """
     aliases: dict[str, str] = {}
     by_document: dict[tuple[str, str], str] = {}
@@ -95,22 +95,45 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
             )
     lines = (line.strip() for line in (blocked_text or "").splitlines())
     blocked = frozenset(entity_key(line) for line in lines if line and not line.startswith("#"))
-    resolved = {}
-    for alias in aliases:
-        path = [alias]
-        while path[-1] in aliases:
-            path.append(aliases[path[-1]])
-            if path[-1] in path[:-1]:
-                raise SettingsError(f"Aliases file: aliases form a cycle: {' -> '.join(map(repr, path))}")
-        resolved[alias] = path[-1]
+    resolved = _resolved(aliases)
     kept_apart = set()
     for (a, b), line in different.items():
         first, second = sorted((resolved.get(a, a), resolved.get(b, b)))
         if first == second:
             raise SettingsError(f"Aliases file, line {line}: {a!r} and {b!r} are both aliases and different")
         kept_apart.add((first, second))
-    by_document = {place: resolved.get(target, target) for place, target in by_document.items()}
-    return EntityNames(resolved, blocked - {""}, frozenset(kept_apart), by_document, frozenset(unsplit))
+    in_document: dict[str, dict[str, str]] = {}
+    for (document, key), target in by_document.items():
+        if key in resolved and resolved[key] != resolved.get(target, target):
+            raise SettingsError(
+                f"Aliases file: {key!r} is an alias of {resolved[key]!r} in all documents, so it cannot be "
+                f"one of {target!r} in a document"
+            )
+        if target in blocked:
+            raise SettingsError(f"Aliases file: {key!r} is an alias of {target!r}, which is blocked")
+        in_document.setdefault(document, {})[key] = target
+    chosen = {
+        (document, key): resolved.get(title, title)
+        for document, found in in_document.items()
+        for key, title in _resolved(found).items()
+        if key not in resolved
+    }
+    return EntityNames(resolved, blocked - {""}, frozenset(kept_apart), chosen, frozenset(unsplit))
+
+
+def _resolved(aliases: Mapping[str, str]) -> dict[str, str]:
+    """Return the end of the chain of each alias. Raises SettingsError if aliases form a cycle."""
+    ends: dict[str, str] = {}
+    for alias in aliases:
+        name, path = alias, dict[str, None]()
+        while name in aliases and name not in ends:
+            if name in path:
+                names = " -> ".join(map(repr, [*path, name]))
+                raise SettingsError(f"Aliases file: aliases form a cycle: {names}")
+            path[name] = None
+            name = aliases[name]
+        ends |= dict.fromkeys(path, ends.get(name, name))
+    return ends
 
 
 def _entries(text: str) -> Iterator[tuple[str, Mapping[str, str], int]]:

@@ -54,7 +54,7 @@ _SEED = 40
 _MAX_KEYS = 16
 _SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
 """Scripts whose words are short, so that names are compared by their characters."""
-_BRACKETS = regex.compile(r"\s*[(（][^()（）]*[)）]\s*$")
+_BRACKETS = regex.compile(r"[(（][^()（）]*[)）]\s*$")
 _SCRIPT_RUNS = regex.compile(rf"(?:{_SYLLABLES.pattern})+|(?:(?!{_SYLLABLES.pattern}).)+")
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
@@ -246,14 +246,15 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
     Names are alike if they differ in few letters, in any order of words; if one consists of words of the
     other and they share a rare key; and if one is the acronym of the other.
     """
-    plain = [[" ".join(name_words(name)) for name in names] for names in (left, right)]
+    plain = [[" ".join(name_words(name)) or name for name in names] for names in (left, right)]
     compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
     contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
     contained |= [bool(_SYLLABLES.match(a) and (a in b or b in a)) for a, b in zip(*plain, strict=True)]
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
     for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
-        if _is_acronym(*sorted((left[n], right[n]), key=len)):
+        short, long = sorted((plain[0][n], plain[1][n]), key=lambda name: (len(name), name))
+        if _is_acronym(short, long):
             scores[n] = _ACRONYM
     return np.asarray(scores, dtype=np.float32)
 
@@ -266,15 +267,18 @@ def _contains(long: str, short: str) -> bool:
 
 
 def _is_acronym(short: str, long: str) -> bool:
-    """Whether a name consists of the initials of another one, or of some of its syllables in order."""
-    words = name_words(long)
-    letters = "".join(name_words(short))
+    """Whether a name consists of the initials of another one, or of some of its syllables in order.
+
+    Args:
+        short, long: Words, separated by spaces.
+    """
+    letters = short.replace(" ", "")
     if _SYLLABLES.match(letters):
-        rest = iter("".join(words))
+        rest = iter(long)
         return len(letters) > 1 and all(c in rest for c in letters)
-    return (
-        2 <= len(letters) <= 6 and len(words) > 1 and letters == "".join(w[0] for w in words)[: len(letters)]
-    )
+    if not 2 <= len(letters) <= 6 or " " not in long:
+        return False
+    return "".join(word[0] for word in long.split()).startswith(letters)
 
 
 def _best(pairs: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.wording import plural, price_hint
+from graphrag_ray.base.wording import document_location, plural, price_hint
 from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import adjudication
@@ -27,7 +27,6 @@ from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.indexing.stored_prompts import load_names
 from graphrag_ray.llm.pricing import cost_pico_usd, highest_price
 from graphrag_ray.llm.request_sizes import count_text_tokens
-from graphrag_ray.query.sources import document_location
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from graphrag_ray.base.context_records import SECTIONS, Reference
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
+from graphrag_ray.base.wording import document_location
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label, explicit_title
 from graphrag_ray.corpus.quotes import best_sentence
@@ -283,8 +284,3 @@ def describe_document(row: Mapping[str, Any]) -> dict[str, Any]:
         "date": row["creation_date"],
         "metadata": row["raw_data"],
     }
-
-
-def document_location(path: str, row: str) -> str:
-    """Format the location of a document for people: "file" or "file, row 3"."""
-    return f"{path}, row {row}" if row else path

@@ -120,12 +120,18 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(on_ray
 
 
 def test_both_executors_give_the_same_tables(world: World, on_cluster: Callable[..., IndexResult]):
-    world.write(TOWN | people(20))
-    changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2}}
+    names = "PROFESSOR BERTA VISCONTI met ALICE. BERTA VISCONTI met MARIO VISCONTI."
+    full = "MARIO ENZO VISCONTI met ALICE."
+    world.write(TOWN | people(20) | {"names.txt": names, "full.txt": full})
+    changes = DEEP | {
+        "resolution": {"mode": "model"},
+        "chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2},
+    }
     expected = tables_in_process(world, **changes)
     done = on_cluster(**changes)
     assert done.failed == 0
     assert everything(world.open()) == expected
+    assert {"title", "model"} <= {row["rule"] for row in expected["resolutions"]}
     asked = len(world.endpoint.requests)
     assert not on_cluster(**changes).committed and len(world.endpoint.requests) == asked
 

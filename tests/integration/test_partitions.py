@@ -34,6 +34,7 @@ TABLES = (
     "covariates",
     "communities",
     "community_reports",
+    "resolutions",
 )
 
 
@@ -52,6 +53,10 @@ def write_corpus(folder: Path) -> None:
         ]
         (folder / f"{i}.txt").write_text(" ".join(told))
         lines.append(orjson.dumps({"text": " ".join(reversed(told)), "year": 1900 + i}))
+    (folder / "titles.txt").write_text(
+        "PROFESSOR BERTA VISCONTI met ALDAMAN. BERTA VISCONTI met ALDASON. MARIO VISCONTI met ALDAMAN."
+    )
+    (folder / "full.txt").write_text("MARIO ENZO VISCONTI met ALDAMAN.")
     (folder / "5rows.jsonl").write_bytes(b"\n".join(lines))
 
 
@@ -63,6 +68,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
     }
     chunking = {"size": 30, "overlap": 5, "min_last_chunk_tokens": 5}
     given = {"models": {"default": model}, "claims": {"enabled": True}, "chunking": chunking}
+    given["resolution"] = {"mode": "model"}
     settings = parse_settings(given)
     executor = LocalExecutor(Store(root), Models.from_settings(settings))
     index(str(corpus), executor, settings, Observer(), now=lambda: 1.7e9)
@@ -86,6 +92,7 @@ def test_tables_do_not_depend_on_the_number_of_partitions_and_blocks(
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8
+    assert {"title", "model"} <= {row["rule"] for row in whole["resolutions"]}
     assert len(whole["entities"]) >= 15 and whole["covariates"] and len(whole["communities"]) > 1
     for name in TABLES:
         assert parts[name] == whole[name], name

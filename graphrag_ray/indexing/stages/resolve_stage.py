@@ -382,12 +382,23 @@ def _read_names(rules: Collection[str], names: EntityNames, store: Store, group:
         texts.setdefault(document, []).append(text)
     totals: dict[tuple[str, str], int] = {}
     found: list[dict[str, str]] = []
+    canonical, decided = names.canonical, _by_document(names)
     for document, uses in groupby(counted.to_pylist(), itemgetter("document_id")):
         types: dict[str, dict[str, int]] = {}
         for use in uses:
             votes = types.setdefault(use["title"], {})
             votes[use["type"] or ""] = use["count_all"]
-        aliases = _document_aliases(document, types, texts.get(document, []), rules, names)
+        mine = decided.get(document, {})
+        aliases, together = dict(mine), dict[str, list[str]]()
+        majority = {name: min(votes, key=lambda t: (not t, -votes[t], t)) for name, votes in types.items()}
+        for alias in document_aliases(majority, texts.get(document, []), rules) if rules else ():
+            title = mine[alias.canonical].canonical if alias.canonical in mine else alias.canonical
+            same = together.setdefault(title, [title])
+            apart = any(tuple(sorted((alias.name, name))) in names.different for name in same)
+            is_taken = alias.name in aliases or alias.name in canonical or alias.name == title
+            if alias.name in types and not apart and not is_taken:
+                aliases[alias.name] = alias._replace(canonical=title)
+                same.append(alias.name)
         found += ({"document_id": document, **alias._asdict()} for alias in aliases.values())
         for name, votes in types.items():
             title = aliases[name].canonical if name in aliases else name
@@ -400,24 +411,13 @@ def _read_names(rules: Collection[str], names: EntityNames, store: Store, group:
     }
 
 
-def _document_aliases(
-    document: str,
-    types: Mapping[str, Mapping[str, int]],
-    texts: Sequence[str],
-    rules: Collection[str],
-    names: EntityNames,
-) -> dict[str, NameAlias]:
-    """Return the aliases of names in a document, by name. The user's come first."""
-    decided = {name: title for (id_, name), title in names.by_document.items() if id_ == document}
-    aliases = {
-        name: NameAlias(name, title, "alias", "in the aliases file") for name, title in decided.items()
-    }
-    majority = {name: min(votes, key=lambda t: (not t, -votes[t], t)) for name, votes in types.items()}
-    for alias in document_aliases(majority, texts, rules) if rules else ():
-        pair = tuple(sorted((alias.name, alias.canonical)))
-        if alias.name in types and pair not in names.different and alias.name not in names.canonical:
-            aliases.setdefault(alias.name, alias)
-    return aliases
+def _by_document(names: EntityNames) -> dict[str, dict[str, NameAlias]]:
+    """Return the user's aliases in one document, by document id and name."""
+    decided: dict[str, dict[str, NameAlias]] = {}
+    for (document, name), title in names.by_document.items():
+        alias = NameAlias(name, title, "alias", "in the aliases file")
+        decided.setdefault(document, {})[name] = alias
+    return decided
 
 
 def _partition_by_rule(

@@ -24,8 +24,9 @@ def test_every_stage_has_a_file_and_reads_only_earlier_stages():
     [
         ("report", {"report", "embed"}),
         ("describe", {"describe", "report", "embed"}),
-        ("claims", {"claims", "report", "embed"}),
-        ("extract_examples", {"extract", "claims", "describe", "report", "embed"}),
+        ("resolve", {"resolve", "describe", "report", "embed"}),
+        ("claims", {"claims", "resolve", "describe", "report", "embed"}),
+        ("extract_examples", {"extract", "claims", "resolve", "describe", "report", "embed"}),
         ("correct", {stage.dialogue for stage in DIALOGUE_STAGES}),
     ],
 )

@@ -28,6 +28,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge,
     judge_spec,
 )
+from graphrag_ray.graph.adjudication import adjudicate, resolve_spec, split
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_records
 from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.llm.quirks import yes_no_bias
@@ -72,6 +73,7 @@ VARIABLES = {
     "entities": "MARA VENN\nHASK MARSH",
     "kind": "entity",
     "name": "MARA VENN",
+    "candidates": "1. VENN (PERSON)\n- She is mayor.\n\n2. HASK MARSH",
     "descriptions": "Mara Venn is mayor.\nMara Venn has a plan for the harbour.",
     "context": CONTEXT,
     **reply_lengths(500),
@@ -121,6 +123,15 @@ def _reply(*turns: list[tuple[str, str]] | str, seed: int = 1, yes: float = 0.5,
 @pytest.mark.parametrize("name", sorted(set(PLACEHOLDERS) - {"extract_examples"}))
 def test_every_bundled_prompt_is_recognised(name: str) -> None:
     assert kind_of(_messages(name)[-1][1]) == name
+
+
+def test_verdicts_and_groups_are_usable() -> None:
+    spec = resolve_spec(PROMPTS, SETTINGS, 2)
+    answer = _answering(1, [])
+    profiles = ["VENN (PERSON)\n- She is mayor.", "HASK MARSH"]
+    verdicts = run_dialogue(adjudicate("MARA VENN", profiles, spec), answer)
+    assert [verdict.verdict for verdict in verdicts] == ["same", "different"]
+    assert run_dialogue(split("MARA VENN", profiles, spec), answer) == ["MARA VENN", "MARA VENN"]
 
 
 def test_question_to_rewrite_is_repeated() -> None:

@@ -41,7 +41,7 @@ def test_commands_are_listed_in_order_with_full_summaries():
     lines = lines_of_help()
     rows = [f"  {name} {text}" for names in COMMANDS.values() for name, text in names.items()]
     assert [re.sub(r"(?<=\w) +", " ", line) for line in lines if line.strip().split(" ")[0] in NAMES] == rows
-    assert NAMES[:4] == ["init", "tune", "estimate", "index"] and NAMES[-1] == "gc"
+    assert NAMES[:6] == ["init", "tune", "estimate", "index", "resolve", "status"] and NAMES[-1] == "gc"
     assert all(len(line) <= 80 for line in lines if not line.startswith(("  Exit", "     ")))
 
 

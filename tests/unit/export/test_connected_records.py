@@ -76,5 +76,5 @@ def test_only_displayed_relationships_of_a_hub_are_read_completely(
     found = show_entity(view, "HUB")
     assert [r["weight"] for r in found["relationships"]] == [50.0, 49.0, 48.0]
     assert [c["human_readable_id"] for c in found["claims"]] == [0, 1, 2]
-    assert found["totals"] == {"relationships": n, "claims": n, "chunks": 0}
+    assert found["totals"] == {"names": 0, "relationships": n, "claims": n, "chunks": 0}
     assert len(described) == 6

@@ -99,6 +99,7 @@ def test_name_seen_only_in_a_relationship_is_retained_with_its_provenance():
         "date": None,
         "turn": 1,
         "ordinal": 1,
+        "name": None,
     }
 
 
