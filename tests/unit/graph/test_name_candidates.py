@@ -341,9 +341,7 @@ def cosines(n, *alike):
     return found
 
 
-def test_a_name_with_descriptions_that_fall_apart_may_be_several(
-    NAME,
-):
+def test_a_name_with_descriptions_that_fall_apart_may_be_several():
     uses = [use(f"d{n}") for n in range(4)]
     assert may_be_several(NAME, uses, cosines(4, (0, 1), (2, 3)))
     assert not may_be_several(NAME, uses, cosines(4, (0, 1), (2, 3), (1, 2))), "a chain holds them together"
