@@ -297,7 +297,7 @@ class Resolution(Section):
     """off: only names that are equal up to case and whitespace, as in the paper (3.1.3). rules: also names
     that a rule finds to be the same, such as `ELI LILLY` and `ELI LILLY AND COMPANY`. model: a model also
     decides about similar names, and about names that may stand for several things. An existing index keeps
-    its mode."""
+    its mode until `index --new-prompts`."""
     rules: tuple[str, ...] = tuple(RESOLUTION_RULES)
     """Rules to apply (docs/guides/entity-resolution.md)."""
     max_candidates: PositiveInt = 5

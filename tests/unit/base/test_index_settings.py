@@ -459,7 +459,7 @@ EARLIER = {
 
 def test_new_prompts_replace_earlier_defaults_and_keep_the_choices_of_the_owner():
     settings = with_stored_settings(Settings(), without_outdated_prompts(EARLIER))
-    assert settings == Settings(reports={"role": "a clerk"}, resolution={"mode": "off"})
+    assert settings == Settings(reports={"role": "a clerk"})
     chosen = {"entity_types": ["drug"], "gleaning": "check"}
     mine = with_stored_settings(parse_settings({"extraction": chosen}), without_outdated_prompts(EARLIER))
     assert mine.extraction.model_dump(mode="json").items() >= chosen.items()
