@@ -237,7 +237,8 @@ DAMAGED_JOURNALS = [
     *(
         (dialogue, DAMAGES[i % 4])
         for i, dialogue in enumerate(JOURNALS)
-        if dialogue not in ("extract", "context", "summary")  # There are no notes and no summary tree.
+        # There are no notes, no verdicts on names and no summary tree.
+        if dialogue not in ("extract", "context", "resolve", "summary")
     ),
 ]
 

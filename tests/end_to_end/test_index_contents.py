@@ -59,7 +59,8 @@ def test_several_descriptions_are_summarised_and_a_single_one_is_kept(world: Wor
 
 
 def test_every_table_has_its_schema(world: World, built: Built):
-    world.take(built(TOWN, claims={"enabled": True}, **ALL_HIERARCHIES))
+    names = {"aliases": "HEIDI: [{name: IVAN, document: brewery.txt}]"}
+    world.take(built(TOWN, claims={"enabled": True}, names=names, **ALL_HIERARCHIES))
     opened = world.open()
     for name, schema in TABLES.items():
         table = opened.table(name)

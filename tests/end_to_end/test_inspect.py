@@ -54,7 +54,7 @@ def test_an_entity_is_found_ignoring_case_and_shows_its_connections(town: World,
         r["human_readable_id"] for r in by_weight
     ]
     assert found["totals"] == {
-        "relationships": len(edges), "claims": len(found["claims"]), "chunks": row["frequency"],
+        "names": 0, "relationships": len(edges), "claims": len(found["claims"]), "chunks": row["frequency"],
     }  # fmt: skip
     held = [c for c in town.table("communities") if row["id"] in c["entity_ids"]]
     assert [c["community"] for c in found["communities"]] == [c["community"] for c in held]

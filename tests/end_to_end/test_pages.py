@@ -25,7 +25,15 @@ NEEDS_MORE = {
         "--config",
         "--budget-usd",
     ),  # These need an endpoint, a settings file or prices.
-    *("--ray", "--input", "--show", "--purge", "--format", "other=answers-of-another-tool.csv"),
+    *(
+        "--ray",
+        "--input",
+        "relation=TREATS",
+        "--show",
+        "--purge",
+        "--format",
+        "other=answers-of-another-tool.csv",
+    ),
 }
 
 

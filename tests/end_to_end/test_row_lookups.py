@@ -25,6 +25,7 @@ STRANGERS = ["", "no id", "0" * 32, "Ä" * 32, "F" * 32]
 
 ALL_TABLES = {
     "claims": {"enabled": True},
+    "names": {"aliases": "HEIDI: [{name: IVAN, document: brewery.txt}]"},
     "hierarchies": ("leiden", "attributed", "tree"),
     "tree": {"dimensionality_reduction": "pca"},
 }
