@@ -250,7 +250,7 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
     compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
     contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
-    contained |= [bool(_SYLLABLES.match(a) and (a in b or b in a)) for a, b in zip(*plain, strict=True)]
+    contained |= [_is_part(a, b) or _is_part(b, a) for a, b in zip(*plain, strict=True)]
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
     for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
         short, long = sorted((plain[0][n], plain[1][n]), key=lambda name: (len(name), name))
@@ -262,8 +262,13 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
 def _contains(long: str, short: str) -> bool:
     """Whether a name consists of words of another one, or of some of its syllables in a row."""
     if _SYLLABLES.match(short):
-        return short in long
+        return _is_part(short, long)
     return set(name_words(short)) <= set(name_words(long))
+
+
+def _is_part(short: str, long: str) -> bool:
+    """Whether a name consists of some syllables in a row of another one."""
+    return bool(_SYLLABLES.match(short)) and short in long
 
 
 def _is_acronym(short: str, long: str) -> bool:
