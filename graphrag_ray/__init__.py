@@ -66,7 +66,8 @@ def build_index(
         new_prompts: Replace the prompts in the index with the bundled ones or `settings.prompts_dir`, and the
             earlier defaults of settings that the index keeps with the current ones. `observer` receives a
             message about the cost first.
-        agree: Receives that message instead. If it raises, the run ends before any model call.
+        agree: Receives that message instead, and the cost of a changed schema. If it raises, the run ends
+            before any model call.
         address: Address of a Ray cluster. Defaults to the cluster of this machine or, without one, a private
             cluster.
         on_ray: Run on Ray (True) or in this process (False). By default, runs in this process if no cluster
@@ -90,7 +91,7 @@ def build_index(
     observer = observer or _observer(progress)
     source = input if isinstance(input, str | InputRows) else InputRows(input)
     resolved = build.resolve_settings(root, settings, storage, new_prompts)
-    confirm = partial(build.confirm_cost, resolved, new_prompts, (new_prompts and agree) or observer.message)
+    confirm = partial(build.confirm_cost, resolved, new_prompts, agree, observer.message)
     with build.open_executor(source, root, resolved, observer, address, on_ray, confirm) as executor:
         return run_index(
             source,

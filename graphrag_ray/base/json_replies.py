@@ -34,6 +34,9 @@ _MAX_REPAIR_STEPS = 10_000_000
 """Limit on the number of marks times the number of characters of a text to repair. json_repair may scan the
 whole text from each mark, so this is about a second of work. A typical report needs a tenth of it."""
 _MAX_NESTING = 3
+_MAX_BROKEN = 1_000
+"""Number of broken values after which a text is not searched further. Describing each takes linear time."""
+_OBJECT, _OBJECT_OR_LIST = re.compile(r"\{"), re.compile(r"[{\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +78,20 @@ class JsonReply(BaseModel):
 
 
 def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | ReplyProblem:
-    """Parse the first JSON value in a reply that fits the model, or a list if that is its only field.
+    """Parse the last JSON object in a reply that fits the model, or a list if that is its only field.
 
-    The incomplete field or list entry at the end of a truncated reply is dropped.
+    Text before it may quote the form or parts of it. The incomplete field or list entry at the end of a
+    truncated reply is dropped.
     """
     first = next(iter(model.model_fields))
     is_list = len(model.model_fields) == 1 and get_origin(model.model_fields[first].annotation) is list
-    problem = ReplyProblem(f"it holds no JSON object{f' with a list `{first}`' if is_list else ''}")
-    for start in sorted(i for i in (text.find("{"), text.find("[") if is_list else -1) if i >= 0):
-        value, repaired = find_json(text, start)
+    is_cut = finish_reason == "length"
+    problem: ReplyProblem | None = None
+    for value, repaired in _values(text, _OBJECT_OR_LIST if is_list else _OBJECT, is_cut):
         data = _unwrap(value, model, is_list)
         if not data:
             continue
-        if truncated := repaired and finish_reason == "length":
+        if truncated := repaired and is_cut:
             last = next(reversed(data))
             if not isinstance(data[last], list):
                 del data[last]
@@ -96,28 +100,53 @@ def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | R
         try:
             reply = model.model_validate(data)
         except ValidationError as e:
-            if not is_list:
-                return ReplyProblem("; ".join(_describe_problems(e, model)))
+            if not is_list and (repaired or problem is None):
+                problem = ReplyProblem("; ".join(_describe_problems(e, model)))
             continue
         if is_list and repaired and not getattr(reply, first):
             if truncated:
                 return ReplyProblem(TRUNCATED_JSON)
             continue
         return reply
-    return ReplyProblem(TRUNCATED_JSON) if finish_reason == "length" else problem
+    missing = f"it holds no JSON object{f' with a list `{first}`' if is_list else ''}"
+    return problem or ReplyProblem(TRUNCATED_JSON if is_cut else missing)
 
 
-def find_json(text: str, start: int) -> tuple[Any, bool]:
-    """Return the JSON value at a position (None if it is beyond repair), and whether it was repaired."""
-    with suppress(ValueError, RecursionError):
-        return _join_all_surrogates(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
-    tail = text[start:]
-    if len(_MARK.findall(tail)) * len(tail) <= _MAX_REPAIR_STEPS:
+def _values(text: str, opening: re.Pattern[str], is_cut: bool) -> Iterator[tuple[Any, bool]]:
+    """Yield the JSON values in a text, the most likely answer first, and whether they were repaired.
+
+    Complete values come first, the last one first and objects before lists, because prose may contain [1].
+    Then follow the first broken object and list. In a truncated text, the one that is cut off leads.
+    """
+    decoder = json.JSONDecoder(strict=False)
+    complete, broken, position, last = list[Any](), list[int](), 0, -1
+    while (found := opening.search(text, position)) and len(broken) < _MAX_BROKEN:
+        start = found.start()
+        try:
+            value, position = decoder.raw_decode(text, start)
+            complete.append(value)
+            last = start
+        except (ValueError, RecursionError) as e:
+            # What was read of a broken value is part of it, so each character is read about once.
+            broken.append(start)
+            position = max(start + 1, getattr(e, "pos", len(text)))
+    if is_cut:
+        yield from ((_repair(text[start:]), True) for start in [s for s in broken if s > last][:1])
+    complete.reverse()
+    for value in sorted(complete, key=lambda v: isinstance(v, list)):
+        yield _join_all_surrogates(value), False
+    for start in sorted({text[start]: start for start in reversed(broken)}.values()):
+        yield _repair(text[start:]), True
+
+
+def _repair(text: str) -> Any:
+    """Return the value of broken JSON, or None if it is beyond repair."""
+    if len(_MARK.findall(text)) * len(text) <= _MAX_REPAIR_STEPS:
         import json_repair  # imported lazily: few replies need it
 
         with suppress(ValueError, RecursionError):
-            return _join_all_surrogates(json_repair.loads(tail)), True
-    return None, True
+            return _join_all_surrogates(json_repair.loads(text))
+    return None
 
 
 def number(value: Any, maximum: float) -> float | None:

@@ -56,6 +56,8 @@ class ChatRequest:
         response: "json" requests `schema` from endpoints that support it; "yes_no" requests one word.
         sample: Number of the replicate. It gives repeated judgements different keys.
         first_prompt: Name of the prompt of the first turn, if this is a later turn.
+        optional: Whether the dialogue goes on if the endpoint rejects the request for good. The reply is then
+            empty and has the finish reason "rejected".
     """
 
     prompt: str
@@ -66,6 +68,7 @@ class ChatRequest:
     schema: Mapping[str, Any] | None = field(default=None, compare=False)
     sample: int = 0
     first_prompt: str = field(default="", compare=False)
+    optional: bool = field(default=False, compare=False)
 
     @cached_property
     def hash(self) -> str:

@@ -14,6 +14,7 @@ from graphrag_ray.base import logs, unexpected_errors
 from graphrag_ray.base.errors import DialogueFailed, GraphRagError, StoreError
 from graphrag_ray.base.messages import (
     ChatReply,
+    ChatRequest,
     Dialogue,
     EmbeddingReply,
     EmbeddingRequest,
@@ -142,13 +143,19 @@ def latest_failure(state: Waiting, rows: Sequence[JournalRow]) -> JournalRow | N
 
 
 def journalled_replies(state: Waiting, rows: Sequence[JournalRow]) -> dict[int, Reply]:
-    """Return the journalled replies to the open turn, by slot (position of the request)."""
+    """Return the journalled replies to the open turn, by slot (position of the request).
+
+    The permanent failure of an optional request counts as an empty reply.
+    """
     turn_rows = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
-    return {
-        slot: reply_from_row(turn_rows[slot, request.hash], request)
-        for slot, request in enumerate(state.requests)
-        if (slot, request.hash) in turn_rows
-    }
+    rejected = {r.request_hash for r in rows if r.kind == "failed" and not r.retryable}
+    replies: dict[int, Reply] = {}
+    for slot, request in enumerate(state.requests):
+        if row := turn_rows.get((slot, request.hash)):
+            replies[slot] = reply_from_row(row, request)
+        elif isinstance(request, ChatRequest) and request.optional and request.hash in rejected:
+            replies[slot] = ChatReply("", "rejected")
+    return replies
 
 
 def run_dialogue(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:

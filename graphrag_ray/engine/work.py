@@ -222,19 +222,19 @@ async def run_item(
         written.append(row)
 
     while isinstance(state, Waiting):
-        failure = latest_failure(state, written)
-        if failure is not None and not failure.retryable:
-            break
         replies = journalled_replies(state, written)
+        failure = latest_failure(state, written)
+        if failure is not None and not failure.retryable and len(replies) < len(state.requests):
+            break
         calls = [
             _ask(stage, state.turn, slot, request, io, write_row, known_errors)
             for slot, request in enumerate(state.requests)
             if slot not in replies
         ]
         new_replies = await asyncio.gather(*calls)
-        if not all(r is not None for _, r in new_replies):
+        replies = journalled_replies(state, written) | {s: r for s, r in new_replies if r is not None}
+        if len(replies) < len(state.requests):
             break
-        replies |= {slot: r for slot, r in new_replies if r is not None}
         state = runner.send([replies[slot] for slot in range(len(state.requests))])
     # Journal the end once. If the dialogue gave up, `graphrag-ray failures` shows the reason even before the
     # first snapshot. A bug does not end the item, because every run retries it.
@@ -287,9 +287,11 @@ async def _ask(
     except (PermanentCallError, TransientCallError) as e:
         logger.debug("A call failed: %s", e)
         attempts = getattr(e, "attempts", 1)
+        may_fail = isinstance(e, PermanentCallError) and getattr(request, "optional", False)
+        retryable = e.retry_next_run and not may_fail
         # Do not journal again that a request is too large, or every run would look like a change.
-        if not (isinstance(e, RequestTooLarge) and str(e) in known_errors):
-            write_row(**position, kind=FAILED, error=str(e), retryable=e.retry_next_run, attempts=attempts)
+        if not (retryable and isinstance(e, RequestTooLarge) and str(e) in known_errors):
+            write_row(**position, kind=FAILED, error=str(e), retryable=retryable, attempts=attempts)
     except BaseException as e:
         if not is_unexpected(e):
             raise

@@ -16,6 +16,7 @@ import yaml
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.ids import document_id, entity_key
+from graphrag_ray.base.settings_parsing import yaml_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +143,8 @@ def _entries(text: str) -> Iterator[tuple[str, Mapping[str, str], int]]:
     Reads YAML nodes rather than values, so that names such as NO or 1984 remain text and repeated canonical
     names do not overwrite each other.
     """
-    try:
+    with yaml_errors("The aliases file"):
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as e:
-        raise SettingsError(f"The aliases file is not valid YAML: {e}") from e
     if root is None:
         return
     usage = "write it as `CANONICAL NAME: [alias, {not: NAME}, {name: NAME, document: PATH}, {split: false}]`"

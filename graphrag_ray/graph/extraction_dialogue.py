@@ -159,11 +159,12 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     if first.violations:
         problems = {"problems": first.problems}
         correct = spec.correct_schema.fill_user({**DELIMITERS, **problems})
+        variables = {**request.variables, **problems}
+        # Without a correction, the records that conform are kept.
         reply = yield request.next_turn(
-            reply, "correct_schema", correct, response="text", variables={**request.variables, **problems}
+            reply, "correct_schema", correct, response="text", variables=variables, optional=True
         )
-        replies = [parse(reply.text, truncated=reply.finish_reason == "length")]
-        corrected = _with_keys(replies, spec, 0)
+        corrected = _with_keys([parse(reply.text, truncated=reply.finish_reason == "length")], spec, 0)
     final, counts = schema_conformance.settle(first, corrected.entities, corrected.relationships, schema)
     return ExtractedRecords(
         final.entities,

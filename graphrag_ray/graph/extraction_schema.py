@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import join_surrogates
+from graphrag_ray.base.settings_parsing import yaml_errors
 
 MAX_CHARACTERS = 200_000
 MAX_TYPES = 300
@@ -36,7 +37,6 @@ ANY = "any"  # how requests and messages name an end that may have every type
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015]+")
 _NOT_IN_NAMES = re.compile(r"[,;:<>|()\[\]{}\"#]")
-_USAGE = "See the page 'Use a schema' of the documentation."
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,12 @@ def type_key(name: str) -> str:
     """Normalise the name of a type, so that "Adverse event" equals ADVERSE_EVENT."""
     # Longer texts are no names, and NFKC could make them longer still.
     key = unicodedata.normalize("NFKC", entity_key(name[: 4 * MAX_NAME_CHARACTERS]))
-    return _SEPARATORS.sub("_", " ".join(key.upper().split())).strip("_.,;:()[]'\"`*")
+    return fold_spelling(key).strip("_.,;:()[]'\"`*")
+
+
+def fold_spelling(name: str) -> str:
+    """Return a name in upper case, with underscores for spaces and hyphens."""
+    return _SEPARATORS.sub("_", name.upper())
 
 
 def parse_schema(text: str) -> ExtractionSchema:
@@ -133,45 +138,40 @@ def parse_schema(text: str) -> ExtractionSchema:
             f"The schema has {len(text):,} characters, but at most {MAX_CHARACTERS:,} are allowed. Keep the "
             "types that your questions are about."
         )
-    try:
+    with yaml_errors("The schema"):
         root = yaml.compose(join_surrogates(text), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as e:
-        where = f", line {e.problem_mark.line + 1}" if e.problem_mark else ""
-        raise SettingsError(f"Schema{where}: not valid YAML: {e.problem or e.context}") from e
-    except (yaml.YAMLError, RecursionError, ValueError) as e:
-        raise SettingsError(f"The schema is not valid YAML: {getattr(e, 'reason', e)}") from e
-    if root is None or (_is_null(root)):
-        raise SettingsError(f"The schema is empty. Declare entity types under `entities:`. {_USAGE}")
-    fields = _mapping(root, _TOP_LEVEL)
-    names = ("entities", "relations")
-    nodes, edges = (_declared(fields[name], name) if name in fields else [] for name in names)
-    if not nodes:
+    fields = {} if root is None or _is_null(root) else _mapping(root, _TOP_LEVEL)
+    entities = _declared(fields, "entities", _ENTITY)
+    if not entities:
         raise SettingsError(
-            f"The schema declares no entity type. Declare at least one under `entities:`. {_USAGE}"
+            "The schema declares no entity type. Declare at least one under `entities:`. See the page 'Use a "
+            "schema' of the documentation."
         )
-    entities = {type_key(name): _entity_type(name, body) for name, body in nodes}
-    types = {key: t.name for key, t in entities.items()}
-    relations = {type_key(name): (name, body, _ends(body, types)) for name, body in edges}
-    patterns: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {
-        key: [ends] if ends != ((), ()) else [] for key, (_, _, ends) in relations.items()
-    }
-    for node in _list(fields["patterns"], MAX_PATTERNS, "patterns") if "patterns" in fields else ():
-        source, relation, target = _pattern(node)
-        if (key := type_key(_name(relation))) not in relations:
-            _unknown(relation, "relation", [name for name, _, _ in relations.values()])
-        patterns[key].append(((_known(source, types),), (_known(target, types),)))
+    relations = _declared(fields, "relations", _RELATION)
+    patterns: dict[str, dict[tuple[tuple[str, ...], tuple[str, ...]], None]] = {}
+    for key, (_, body, _) in relations.items():
+        ends = [_list(body.get(end), MAX_TYPES, "types") for end in ("from", "to")]
+        source, target = (
+            tuple(dict.fromkeys(_known(node, entities, "entity type") for node in nodes)) for nodes in ends
+        )
+        patterns[key] = {(source, target): None} if source or target else {}
+    for node in _list(fields.get("patterns"), MAX_PATTERNS, "patterns"):
+        first, relation, last = _pattern(node)
+        name = type_key(_known(relation, relations, "relation"))
+        of_pattern = ((_known(end, entities, "entity type"),) for end in (first, last))
+        patterns[name][next(of_pattern), next(of_pattern)] = None
     is_open = _flag(fields, "open", False)
     schema = ExtractionSchema(
-        tuple(entities.values()),
+        tuple(_entity_type(name, body) for name, body, _ in entities.values()),
         tuple(
-            RelationType(name, _description(body), tuple(dict.fromkeys(patterns[key])))
+            RelationType(name, _description(body), tuple(patterns[key]))
             for key, (name, body, _) in relations.items()
         ),
         _flag(fields, "additional_node_types", is_open),
         _flag(fields, "additional_relationship_types", is_open),
         _flag(fields, "additional_patterns", is_open),
     )
-    n = sum(map(len, (*(t.line for t in schema.entities), *(r.line for r in schema.relations))))
+    n = sum(map(len, [*(t.line for t in schema.entities), *(r.line for r in schema.relations)]))
     if n > MAX_REQUEST_CHARACTERS:
         raise SettingsError(
             f"The types of the schema take {n:,} characters in every request, but at most "
@@ -182,40 +182,23 @@ def parse_schema(text: str) -> ExtractionSchema:
 
 _Body = Mapping[str, yaml.Node]
 
+# Keys of a schema, and what they mean. "" is ignored.
 _TOP_LEVEL = {
-    **{name: name for name in ("entities", "relations", "patterns", "open", "constraints")},
-    **{
-        name: name
-        for name in (f"additional_{what}" for what in ("node_types", "relationship_types", "patterns"))
-    },
-    **{"node_types": "entities", "nodes": "entities"},
-    **{"relationship_types": "relations", "relationships": "relations"},
+    **{name: name for name in ("entities", "relations", "patterns", "open")},
+    **{"node_types": "entities", "relationship_types": "relations", "constraints": ""},
+    **{f"additional_{n}": f"additional_{n}" for n in ("node_types", "relationship_types", "patterns")},
 }
-"""Keys of a schema, and what they mean."""
-_ENTITY = {
-    **{name: name for name in ("description", "attributes", "examples", "additional_properties")},
-    "properties": "attributes",
-}
-_RELATION = {
-    **{name: name for name in ("description", "from", "to", "properties", "additional_properties")},
-    **{"source": "from", "target": "to"},
-}
-_ATTRIBUTE = {name: name for name in ("description", "type", "required")}
+_DESCRIPTION = {"description": "description"}
+_ENTITY = _DESCRIPTION | {"attributes": "attributes", "examples": "examples", "properties": "attributes"}
+_RELATION = _DESCRIPTION | {"from": "from", "to": "to", "properties": ""}
+_ATTRIBUTE = _DESCRIPTION | {"type": "", "required": ""}
+_IGNORED = "additional_properties"
+_PATTERN = {name: name for name in ("source", "relationship", "target")}
 _LABELS = ("label", "name")
 
 
 def _fail(node: yaml.Node, problem: str) -> NoReturn:
     raise SettingsError(f"Schema, line {node.start_mark.line + 1}: {problem}")
-
-
-def _unknown(node: yaml.Node, kind: str, declared: Iterable[str]) -> NoReturn:
-    names = list(declared)
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    _fail(
-        node,
-        f"{_text(node)!r} is not a declared {kind}. Declare it, or choose from: "
-        f"{', '.join(names[:8]) or 'none'}{more}",
-    )
 
 
 def _is_null(node: yaml.Node) -> bool:
@@ -248,15 +231,25 @@ def _name(node: yaml.Node) -> str:
     return name
 
 
-def _list(node: yaml.Node, limit: int, what: str) -> list[yaml.Node]:
-    """Return the members of a list. A single value needs no brackets."""
-    if _is_null(node):
+def _known(node: yaml.Node, declared: Mapping[str, tuple[str, _Body, int]], kind: str) -> str:
+    """Return the declared name of a type."""
+    if known := declared.get(type_key(_name(node))):
+        return known[0]
+    names = [name for name, _, _ in declared.values()]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    listed = f"choose from: {', '.join(names[:8])}{more}" if names else f"remove this; no {kind} is declared"
+    _fail(node, f"{_text(node)!r} is not a declared {kind}. Declare it, or {listed}")
+
+
+def _list(
+    node: yaml.Node | None, limit: int, what: str, kind: type[yaml.Node] = yaml.SequenceNode
+) -> list[Any]:
+    """Return the members of a list or of another kind of node. A single value needs no brackets."""
+    if node is None or _is_null(node):
         return []
-    values: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    values: list[Any] = node.value if isinstance(node, kind) else [node]
     if len(values) > limit:
-        _fail(
-            node, f"{len(values):,} {what}, but at most {limit:,} are allowed. Keep the most important ones"
-        )
+        _fail(node, f"{len(values):,} {what}, but at most {limit:,} are allowed. Keep the important ones")
     return values
 
 
@@ -268,60 +261,54 @@ def _mapping(node: yaml.Node, keys: Mapping[str, str]) -> dict[str, yaml.Node]:
     values: dict[str, yaml.Node] = {}
     for key, value in node.value:
         name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-        if name not in keys:
+        meaning = "" if name == _IGNORED else keys.get(name)
+        if meaning is None:
             hint = "Quote a text with commas. " if " " in name else ""
             _fail(key, f"unknown key {name[:MAX_NAME_CHARACTERS]!r}. {hint}Choose from: {known}")
-        if keys[name] in values:
+        if meaning and meaning in values:
             _fail(key, f"{name} is given twice. Merge the two")
-        values[keys[name]] = value
+        values[meaning] = value
     return values
 
 
-def _declared(node: yaml.Node, what: str) -> list[tuple[str, _Body]]:
-    """Return the name and the other fields of each declared type."""
-    keys = _ENTITY if what == "entities" else _RELATION
-    found, lines = list[tuple[str, _Body]](), dict[str, int]()
-    for name_node, body_node in _named(node, f"types in {what}", MAX_TYPES):
-        name = _name(name_node)
-        if (key := type_key(name)) in lines:
-            _fail(name_node, f"{name!r} is already declared in line {lines[key]}. Remove one of them")
-        lines[key] = name_node.start_mark.line + 1
-        found.append((name, _body(body_node, keys)))
+def _declared(fields: _Body, kind: str, keys: Mapping[str, str]) -> dict[str, tuple[str, _Body, int]]:
+    """Return name, fields and line of each declared type, by key."""
+    found: dict[str, tuple[str, _Body, int]] = {}
+    for node, body in _members(fields.get(kind), f"types in {kind}", MAX_TYPES, keys):
+        name = _name(node)
+        if earlier := found.get(type_key(name)):
+            _fail(node, f"{name!r} is already declared in line {earlier[2]}. Remove one of them")
+        found[type_key(name)] = name, body, node.start_mark.line + 1
     return found
 
 
-def _named(node: yaml.Node, what: str, limit: int) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:
-    """Yield the nodes of the name and of the rest of each member.
+def _members(
+    node: yaml.Node | None, what: str, limit: int, keys: Mapping[str, str]
+) -> Iterator[tuple[yaml.Node, _Body]]:
+    """Yield the node of the name and the other fields of each member.
 
     A member is a key and its value, a name, or a mapping with the key `label` or `name`.
     """
-    if isinstance(node, yaml.MappingNode):
-        if len(node.value) > limit:
-            _fail(
-                node,
-                f"{len(node.value):,} {what}, but at most {limit:,} are allowed. Keep the ones that your "
-                "questions are about",
-            )
-        yield from node.value
-        return
-    for member in _list(node, limit, what):
-        if not isinstance(member, yaml.MappingNode):
-            yield member, None
-            continue
-        labels = [v for k, v in member.value if isinstance(k, yaml.ScalarNode) and k.value in _LABELS]
-        if len(labels) == 1:
-            rest = [pair for pair in member.value if pair[1] is not labels[0]]
-            yield labels[0], yaml.MappingNode(member.tag, rest, member.start_mark, member.end_mark)
-        elif len(member.value) == 1 and not labels:
-            yield member.value[0]
+    for member in _list(node, limit, what, yaml.CollectionNode):
+        rest: yaml.Node | None = None
+        if isinstance(member, tuple):
+            name, rest = member
+        elif not isinstance(member, yaml.MappingNode):
+            name = member
         else:
-            _fail(member, "expected a name, or a mapping with the key `label`")
-
-
-def _body(node: yaml.Node | None, keys: Mapping[str, str]) -> _Body:
-    if node is None or _is_null(node):
-        return {}
-    return {"description": node} if isinstance(node, yaml.ScalarNode) else _mapping(node, keys)
+            labels = [v for k, v in member.value if isinstance(k, yaml.ScalarNode) and k.value in _LABELS]
+            if len(labels) == 1:
+                name = labels[0]
+                others = [pair for pair in member.value if pair[1] is not name]
+                rest = yaml.MappingNode(member.tag, others, member.start_mark, member.end_mark)
+            elif len(member.value) == 1 and not labels:
+                ((name, rest),) = member.value
+            else:
+                _fail(member, "expected a name, or a mapping with the key `label`")
+        if rest is None or _is_null(rest):
+            yield name, {}
+        else:
+            yield name, {"description": rest} if isinstance(rest, yaml.ScalarNode) else _mapping(rest, keys)
 
 
 def _description(body: _Body) -> str:
@@ -330,40 +317,19 @@ def _description(body: _Body) -> str:
 
 def _entity_type(name: str, body: _Body) -> EntityType:
     attributes: dict[str, str] = {}
-    if "attributes" in body and not _is_null(body["attributes"]):
-        for name_node, rest in _named(body["attributes"], f"attributes of {name}", MAX_LISTED):
-            attribute = _text(name_node, MAX_NAME_CHARACTERS)
-            if not attribute or attribute in attributes:
-                _fail(name_node, f"the attribute {attribute!r} of {name} is empty or given twice")
-            attributes[attribute] = _description(_body(rest, _ATTRIBUTE))
-    examples = _list(body["examples"], MAX_LISTED, f"examples of {name}") if "examples" in body else ()
-    return EntityType(
-        name, _description(body), tuple(attributes.items()), tuple(filter(None, map(_text, examples)))
-    )
-
-
-def _ends(body: _Body, types: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the allowed types of source and target under `from` and `to`."""
-    source, target = (
-        tuple(dict.fromkeys(_known(node, types) for node in _list(body[end], MAX_TYPES, "types")))
-        if end in body
-        else ()
-        for end in ("from", "to")
-    )
-    return source, target
-
-
-def _known(node: yaml.Node, types: Mapping[str, str]) -> str:
-    if (key := type_key(_name(node))) not in types:
-        _unknown(node, "entity type", types.values())
-    return types[key]
+    for node, rest in _members(body.get("attributes"), f"attributes of {name}", MAX_LISTED, _ATTRIBUTE):
+        attribute = _text(node, MAX_NAME_CHARACTERS)
+        if not attribute or attribute in attributes:
+            _fail(node, f"the attribute {attribute!r} of {name} is empty or given twice")
+        attributes[attribute] = _description(rest)
+    examples = map(_text, _list(body.get("examples"), MAX_LISTED, f"examples of {name}"))
+    return EntityType(name, _description(body), tuple(attributes.items()), tuple(filter(None, examples)))
 
 
 def _pattern(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
-        keys = {"source": "source", "relationship": "relation", "relation": "relation", "target": "target"}
-        fields = _mapping(node, keys)
-        parts = [fields[name] for name in ("source", "relation", "target") if name in fields]
+        fields = _mapping(node, _PATTERN)
+        parts = [fields[name] for name in _PATTERN if name in fields]
     else:
         parts = node.value if isinstance(node, yaml.SequenceNode) else []
     if len(parts) != 3:
@@ -371,12 +337,12 @@ def _pattern(node: yaml.Node) -> list[yaml.Node]:
     return parts
 
 
-def _flag(fields: Mapping[str, yaml.Node], name: str, default: bool) -> bool:
+def _flag(fields: _Body, name: str, default: bool) -> bool:
     if name not in fields or _is_null(fields[name]):
         return default
     value = {"true": True, "yes": True, "false": False, "no": False}.get(_text(fields[name]).lower())
     if value is None:
-        _fail(fields[name], f"{name} is true or false")
+        _fail(fields[name], f"{name} must be true or false")
     return value
 
 

@@ -16,6 +16,8 @@ from graphrag_ray.graph.extraction_schema import (
     type_key,
 )
 
+CORRECTION_RATE = 0.3
+"""Assumed share of chunks that need a correction, until it is measured."""
 MAX_PROBLEMS = 200
 """Maximum number of records that a correction lists."""
 _MAX_SHOWN = 100  # characters of a name

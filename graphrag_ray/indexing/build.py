@@ -36,7 +36,7 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
-from graphrag_ray.indexing.stored_prompts import describe_prompt_cost, with_schema
+from graphrag_ray.indexing.stored_prompts import changes_schema, describe_prompt_cost, with_schema
 from graphrag_ray.store import locks, run_records
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
@@ -68,11 +68,22 @@ def resolve_settings(
     return with_schema(settings.model_copy(update={"storage": resolve_storage(settings, storage)}))
 
 
-def confirm_cost(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
-    """Call `agree` with the cost if prompts differ from the index's. It raises an error to refuse the run."""
+def confirm_cost(
+    settings: Settings,
+    new_prompts: bool,
+    agree: Callable[[str], object] | None,
+    notify: Callable[[str], object],
+    store: Store,
+) -> None:
+    """State the cost if prompts or the schema differ from the index's.
+
+    It is passed to `agree`, which raises an error to refuse the run, if new prompts were asked for or the
+    schema changes, and otherwise to `notify`.
+    """
     previous = previous_settings(store, latest_readable(store)[0])
     if cost := describe_prompt_cost(store, settings, indexing_stages(settings), previous, new_prompts):
-        agree(cost)
+        asks = new_prompts or changes_schema(settings, previous)
+        ((asks and agree) or notify)(cost)
 
 
 @contextmanager

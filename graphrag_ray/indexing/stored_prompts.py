@@ -92,6 +92,14 @@ def prompts_of(before: Mapping[str, Any] | None) -> dict[Any, str]:
     return dict(parse_settings({"prompts": (before or {}).get("prompts", {})}).prompts)
 
 
+def changes_schema(settings: Settings, before: Mapping[str, Any] | None) -> bool:
+    """Whether settings replace or remove the schema of an index, given its settings."""
+    new, old = (with_stored_settings(s, before).extraction.schema for s in (settings, Settings()))
+    with suppress(SettingsError):  # A schema from an untrusted source counts as different.
+        return (new and parse_schema(new)) != (old and parse_schema(old))
+    return True
+
+
 def describe_prompt_cost(
     store: Store,
     settings: Settings,
@@ -99,10 +107,10 @@ def describe_prompt_cost(
     before: Mapping[str, Any] | None,
     new_prompts: bool,
 ) -> str | None:
-    """Describe the cost of prompts that differ from the index's, or are filled by other rules or settings.
+    """Describe the cost of prompts or a schema that differ from the index's, and of other rules or settings.
 
-    The estimate is the usage of the affected stages so far, at today's prices. Returns None if no prompt
-    differs or nothing was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
+    The estimate is the usage of the affected stages so far, at today's prices. Returns None if nothing
+    differs or was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
     """
     after = without_outdated_prompts(before) if new_prompts else before
     prompts = stored_prompts(prompts_for(settings, after))
@@ -111,6 +119,8 @@ def describe_prompt_cost(
     new_values = sticky_differences(
         with_stored_settings(settings, after), with_stored_settings(settings, before)
     )
+    if changes_schema(settings, before):
+        new_values.append("extraction.schema: changed")
     index_prompts, changed = prompts_of(before), []
     outdated = new_prompts and stored_request_rules(before) < REQUEST_RULES
     refilled = ("describe", "report", "summary") if outdated else ()
@@ -155,9 +165,9 @@ def describe_prompt_cost(
         parts.append(f"{label} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in used.items() if totals.cost_usd is None), None)
     hint = f" Pass {price_hint(settings.model_name(unknown))} to see the cost." if unknown else ""
-    defaults = f" New defaults apply: {'; '.join(new_values)}." if new_values else ""
+    texts = f"Prompts that differ from the index's, or are filled by new rules: {', '.join(changed)}. "
+    values = f"Settings with new values: {'; '.join(new_values)}. "
     return (
-        f"Prompts that differ from the index's, or are filled by new rules: {', '.join(changed)}.{defaults} "
-        "Requests that they change are sent again, which costs at most about as much as these stages so far: "
-        f"{'; '.join(parts)}.{hint}"
+        f"{texts if changed else ''}{values if new_values else ''}Requests that they change are sent again, "
+        f"which costs at most about as much as these stages so far: {'; '.join(parts)}.{hint}"
     )

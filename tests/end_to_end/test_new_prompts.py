@@ -113,7 +113,7 @@ def test_declining_at_a_terminal_leaves_the_index_unchanged(run: Command, world:
     with Terminal(
         *index_command(world), "--set", f"prompts_dir={tmp_path / 'mine'}", "--new-prompts"
     ) as terminal:
-        terminal.wait_for("Rebuild with the new prompts?")
+        terminal.wait_for("Send these requests again?")
         assert "report" in terminal.shown and "tokens" in terminal.shown
         terminal.type("n\n")
         assert terminal.end() == 2
@@ -190,7 +190,7 @@ def test_new_prompts_bring_the_defaults_that_belong_to_them(run: Command, world:
     asked = world.asked()
     refused = run(*index_command(world, *PRICE), "--new-prompts")
     assert refused.exit_code == 2 and world.asked() == asked
-    assert "New defaults apply: " in refused.stderr and "extraction.gleaning: direct" in refused.stderr
+    assert "Settings with new values: " in refused.stderr and "extraction.gleaning: direct" in refused.stderr
     assert "reports.role" not in refused.stderr
     chosen = ["--set", "extraction.gleaning=check", "--set", "query.drift_breadth=3"]
     assert run(*index_command(world, *chosen), "--new-prompts", "--yes").exit_code == 0

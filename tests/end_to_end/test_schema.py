@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import toy_model
-from world import TOWN, Command, World, everything, prompt_of
+from endpoint import TOO_LONG
+from world import REJECTED, TOWN, Command, World, everything, index_command, prompt_of
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.context_records import parse_sections
@@ -63,6 +64,24 @@ def test_the_graph_has_only_types_of_the_schema_and_the_run_counts_violations(ty
     assert '"schema_dropped":4' in status.stdout.replace(" ", "")
 
 
+@pytest.mark.parametrize("rejection", [REJECTED, TOO_LONG])
+def test_a_rejected_correction_costs_only_the_violations(world: World, rejection: Any):
+    def respond(body: dict[str, Any]) -> Any:
+        return rejection if prompt_of(body) == "correct_schema" else violating(body)
+
+    world.endpoint.respond = respond
+    world.write(TOWN)
+    world.index(**with_schema())
+    assert not world.table("failures")
+    titles = {e["title"] for e in world.table("entities")}
+    assert "GRACE" in titles and titles.isdisjoint({"FRANK", "HEIDI"})
+    counts = world.open().manifest.steps["extract"]["counts"]
+    assert counts["schema_dropped"] == counts["schema_violations"] == 8
+    before, asked = everything(world.open()), world.asked()
+    world.index()
+    assert everything(world.open()) == before and world.asked() == asked
+
+
 def test_an_index_keeps_its_schema_until_it_is_removed(typed: World):
     before, asked = everything(typed.open()), typed.asked()
     assert not typed.index().committed
@@ -71,6 +90,25 @@ def test_an_index_keeps_its_schema_until_it_is_removed(typed: World):
     typed.index(**with_schema(None))
     assert {e["type"] for e in typed.table("entities")} == {"PERSON"}
     assert {r["relation"] for r in typed.table("relationships")} == {""}
+
+
+def test_a_changed_schema_is_used_after_its_cost_was_confirmed(typed: World, run: Command, tmp_path: Path):
+    def command(text: str) -> list[Any]:
+        path = tmp_path / "schema.yaml"
+        path.write_text(text, "utf-8")
+        return index_command(typed, "--set", f"extraction.schema_file={path}")
+
+    asked, extractions = typed.asked(), typed.prompts()["extract_schema"]
+    assert run(*command(f"# reviewed{SCHEMA}")).exit_code == 0 and typed.asked() == asked
+    changed = command(SCHEMA.replace("KNOWS", "MEETS"))
+    refused = run(*changed)
+    assert refused.exit_code == 2 and typed.asked() == asked
+    assert "extraction.schema: changed" in refused.stderr and "extract " in refused.stderr
+    assert "--yes" in refused.stderr
+    assert run(*changed, "--yes").exit_code == 0
+    assert typed.prompts(asked)["extract_schema"] == extractions
+    asked = typed.asked()
+    assert run(*changed).exit_code == 0 and typed.asked() == asked
 
 
 def test_a_schema_file_is_stored_by_content(world: World, tmp_path: Path):
@@ -88,7 +126,7 @@ def test_a_schema_file_is_stored_by_content(world: World, tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"),
+        ("", "declares no entity type"),
         ("entities: [A]\nrelations: {R: {to: B}}", "line 2: 'B' is not a declared entity type"),
     ],
 )

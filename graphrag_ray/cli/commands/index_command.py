@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Replace the prompts and outdated defaults that the index keeps. Asks to confirm the cost.",
 )
-@click.option("--yes", is_flag=True, help="Accept the cost of --new-prompts without asking.")
+@click.option("--yes", is_flag=True, help="Accept the cost of --new-prompts or a new schema without asking.")
 @options.address
 @click.option(
     "--ray/--in-process",
@@ -210,8 +210,8 @@ def _confirm(cost: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} No model has been called yet. Pass --yes to confirm.")
     click.echo(escape_control(cost), err=True)
-    if not click.confirm("Rebuild with the new prompts?", default=False, err=True):
-        raise UsageError("No model was called. Without --new-prompts, the index keeps its own prompts.")
+    if not click.confirm("Send these requests again?", default=False, err=True):
+        raise UsageError("No model was called. The index keeps its own prompts and schema by default.")
 
 
 def _print_indexed(done: IndexResult, root: str, settings: Settings) -> None:

@@ -43,6 +43,7 @@ from graphrag_ray.graph.document_note import document_note, note_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, claims, claims_spec
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
+from graphrag_ray.graph.schema_conformance import CORRECTION_RATE
 from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens, summary, summary_spec
 from graphrag_ray.graph.summary_tree import has_next_level
 from graphrag_ray.indexing.forecast.bounds import (
@@ -103,7 +104,6 @@ MODEL_FACTOR = {"entities": 1.28, "relationships": 1.49}
 # As in the prompt's examples, which models imitate.
 DESCRIPTION_TOKENS = {"entities": 33.0, "relationships": 14.0}
 GLEAN_YES, GLEANED = 0.5, 0.35
-SCHEMA_CORRECTED = 0.3
 CLAIMS_REPLY_TOKENS = 400.0
 RESOLVE_PER_ENTITY = 0.4  # Offline engine: 0.41 on the podcasts, 0.64 on the demo corpus.
 # A name and its candidates, and what is said of each (`name_candidates.profile`).
@@ -593,11 +593,11 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
     chain = 1.0 + (1 + check_first) * rounds
     if basis.settings.extraction.schema and not basis.offline("extract"):
         firsts, corrections = (basis.evidence.replies.get(name) for name in ("extract", "correct_schema"))
-        value, source = SCHEMA_CORRECTED, "assumed"
+        value, source = CORRECTION_RATE, "assumed"
         if firsts and firsts.n >= MIN_CALLS:
             value, source = (corrections.n if corrections else 0) / firsts.n, firsts.source
         share = basis.assume.take("schema_corrected", min(1.0, value), source)
-        corrected = basis.reply("correct_schema", first * SCHEMA_CORRECTED, "from the first reply")
+        corrected = basis.reply("correct_schema", first * CORRECTION_RATE, "from the first reply")
         calls, chain = calls + share * n, chain + 1
         prompt_tokens += share * n * (prompt + latest + corrected + 2 * TOKENS_PER_MESSAGE)
         completion += share * n * corrected

@@ -22,6 +22,7 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import extraction_dialogue, merge
 from graphrag_ray.graph.aliases import EntityNames
+from graphrag_ray.graph.schema_conformance import CORRECTION_RATE
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.context_stage import NOTES
 from graphrag_ray.indexing.stages.repeats_stage import SPANS
@@ -70,7 +71,7 @@ def extract_graph(run: Run, corpus: Result, repeats: Result, notes: Result, name
     # Initial estimate of the calls per chunk: half of the gleanings find something, and so do half of the
     # checks before them.
     turns = 1.0 + sum((1.5 if spec.check_first else 1.0) * 0.5**i for i in range(spec.max_gleanings))
-    turns += 0.3 if spec.schema else 0.0  # Some chunks need a correction.
+    turns += CORRECTION_RATE if spec.schema else 0.0
     work = Work(
         "extract",
         lambda store, row: extraction_dialogue.extract(_chunk_text(row), spec) if row["text"] else _nothing(),

@@ -10,7 +10,8 @@
 A report satisfies a condition on `date` if the whole period that it covers does.
 
 In an index with a schema, `relation=TREATS` is a condition on relationships: it restricts a search to the
-relationships with that type, their ends, and the chunks that state them.
+relationships with that type, their ends, and the chunks that state them. Case, spaces, hyphens and
+underscores make no difference.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.schema import PERIOD_COLUMNS
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import METADATA_PREFIX, as_texts, column_at_path, parse_raw_data
+from graphrag_ray.graph.extraction_schema import fold_spelling
 from graphrag_ray.query.methods.method import Kind, Notice, Rows, Steps
 
 FIELDS: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
@@ -114,9 +116,12 @@ def _related_chunks(conditions: Sequence[Condition]) -> Steps[RelatedChunks | No
     n_of = {c["values"]: c["counts"] for c in counted if c["values"]}
     if not n_of:
         return None
-    # The names of relations are in upper case.
-    upper = [replace(c, value=c.value.upper()) for c in conditions]
-    matching = [name for name in [*n_of, ""] if all(_satisfies(c, [name] if name else []) for c in upper)]
+    plain = [replace(c, value=fold_spelling(c.value)) for c in conditions]
+    matching = [
+        name
+        for name in [*n_of, ""]
+        if all(_satisfies(c, [fold_spelling(name)] if name else []) for c in plain)
+    ]
     chosen = table.filter(
         pc.is_in(pc.fill_null(table["relation"], ""), value_set=pa.array(matching, pa.string()))
     )

@@ -75,6 +75,47 @@ def test_complete_parts_of_a_truncated_reply_are_used():
     assert isinstance(found, ReplyProblem) and "not closed" in found.text
 
 
+FORM = '{"answer": "...", "score": 0}'
+FINAL = '{"answer": "Yes {1}.", "score": 7}'
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        f"The form is {FORM}. ",
+        "I fill {answer} and {score}: ",
+        '{"answer": ..., "score": ...} is the form. ',
+        'I need {"answer": first. ',
+        '{"thought": "I begin with {"} ',
+        "{" * 900,
+    ],
+)
+@pytest.mark.parametrize("after", ["", " That is all. {}", " [1] {x} [Data: Reports (3)]"])
+def test_a_model_that_thinks_aloud_is_understood(before: str, after: str):
+    assert parse_reply(before + FINAL + after, Step) == Step(answer="Yes {1}.", score=7)
+
+
+def test_a_quoted_form_does_not_replace_a_truncated_answer():
+    quoted = '{"points": [{"description": "...", "score": 0}]}'
+    cut = ' {"points": [{"description": "A.", "score": 5}, {"description": "B'
+    assert parse_reply(quoted + cut, Points, "length") == ONE
+
+
+def test_parts_of_a_broken_reply_are_not_taken_for_the_reply():
+    broken = '{"points": [{"description": "A." "score": 5}, {"description": "B.", "score": 6}]}'
+    assert [p.description for p in parse_reply(broken, Points).points] == ["A.", "B."]
+
+
+@given(
+    st.lists(st.text(alphabet='{}[]":,1a ', max_size=12), max_size=4).map(" ".join),
+    st.text(max_size=9).filter(str.strip),
+)
+def test_the_last_complete_object_is_read_after_any_text(before: str, answer: str):
+    # A letter ends whatever value the text before leaves open, except for a text in quotation marks.
+    reply = before.replace('"', "") + " so " + Step(answer=answer, score=3).model_dump_json()
+    assert parse_reply(reply, Step) == Step(answer=answer.strip(), score=3)
+
+
 @given(st.text() | st.text(alphabet='{}[]":,1a \n').map(lambda t: '{"points": [' + t))
 def test_no_reply_raises_an_error(reply: str):
     for finish in ("stop", "length"):

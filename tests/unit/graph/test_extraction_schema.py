@@ -100,8 +100,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "The schema is empty. Declare entity types under `entities:`"),
-        ("# nothing", "The schema is empty"),
+        ("", "declares no entity type. Declare at least one under `entities:`"),
+        ("# nothing", "declares no entity type"),
         ("{}", "declares no entity type"),
         ("entities:", "declares no entity type"),
         ("entities: []", "declares no entity type"),
@@ -116,7 +116,9 @@ BOMB = "a: &a [x, x]\n" + "".join(
             "entities: [A]\nrelations: {R: {from: B}}",
             "line 2: 'B' is not a declared entity type.*choose from: A",
         ),
-        ("entities: [A]\npatterns: [[A, R, A]]", "line 2: 'R' is not a declared relation"),
+        ("entities: [A]\npatterns: [[A, R, A]]", "line 2: 'R' is not a declared relation.*no relation is"),
+        ("nodes: [A]", "line 1: unknown key 'nodes'. Choose from: entities"),
+        ("entities: [A]\nrelations: {R: {source: A}}", "line 2: unknown key 'source'. Choose from: descr"),
         (
             "entities: [A]\nrelations: [R]\npatterns:\n- [A, R, Q]",
             "line 4: 'Q' is not a declared entity type",
@@ -143,9 +145,9 @@ BOMB = "a: &a [x, x]\n" + "".join(
         (f"entities: [{'A' * 100}]", "longer than 80 characters"),
         ("entities: {A: 'x <|> y'}", "remove <|"),
         (f"entities: {{A: {'x' * 2_000}}}", "shorten it to 1,000"),
-        ("entities: [A]\nopen: perhaps", "line 2: open is true or false"),
+        ("entities: [A]\nopen: perhaps", "line 2: open must be true or false"),
         ("entities: [A", "not valid YAML"),
-        ("[" * 100_000, "not valid YAML"),
+        ("[" * 100_000, "nested too deeply"),
         (
             "entities: {" + ", ".join(f"T{n}: {'x' * 900}" for n in range(90)) + "}",
             "characters in every request",

@@ -224,6 +224,14 @@ def test_a_condition_on_relations_selects_relationships_their_ends_and_chunks(
     assert sorted(snap.run(matching_ids("entity", found))) == entities
 
 
+@pytest.mark.parametrize("name", ["WORKS FOR", "WORKS_FOR", "WORKS-FOR"])
+@pytest.mark.parametrize("condition", ["=works for", "=Works-For", "=works_for", "~works_*", "~*-f?r"])
+def test_relations_are_compared_without_regard_to_case_and_separators(name: str, condition: str):
+    rows = [*RELATED, {**RELATED[2], "id": "r4", "relation": name, "text_unit_ids": ["t4"]}]
+    snap = Snapshot({"documents": [document("a")], "relationships": rows})
+    assert snap.run(matching_chunks([f"relation{condition}"])) == {"t4"}
+
+
 def test_a_relation_that_no_relationship_has_is_reported():
     documents = [{**document("a"), "text_unit_ids": ["t1"]}, {**document("b"), "text_unit_ids": ["t2"]}]
     snap = Snapshot({"documents": documents, "relationships": RELATED})
