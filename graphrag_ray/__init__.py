@@ -190,21 +190,21 @@ def tune(
     """
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_file import load_settings, parse_settings
-    from graphrag_ray.evaluate import tuned_files
+    from graphrag_ray.evaluate.tuned_files import TuningFiles
     from graphrag_ray.evaluate.tuning import TuningOptions, tune_corpus
 
     if settings is None:
         settings = load_settings(config)
+    chosen = TuningOptions(**options)
+    files = None if output is None else TuningFiles.plan(config, output, chosen.schema)
     result = tune_corpus(
         input,
         settings if isinstance(settings, Settings) else parse_settings(settings),
-        TuningOptions(**options),
-        tuned_files.reply_cache(output) if output is not None else None,
+        chosen,
+        files.reply_cache() if files else None,
         agree or (lambda *_: None),
         observer.message if observer else (lambda _: None),
     )
-    if output is not None:
-        tuned_files.write_files(
-            tuned_files.tuned_files(result, config, output), result, tuned_files.output_folder(config, output)
-        )
+    if files:
+        files.write(files.contents(result), result)
     return result

@@ -64,7 +64,14 @@ def format_cost(usd: float | None, unpriced_model: str) -> str:
     """Format a cost. If it is unknown, explain how to set the price of `unpriced_model`."""
     if usd is None:
         return f"cost unknown (set the price with {price_hint(unpriced_model)})"
-    return f"${usd:.4f}" if usd else "no cost"
+    return format_usd(usd) if usd else "no cost"
+
+
+def format_usd(usd: float | None) -> str:
+    """Format an amount, such as `$0.0031` or `$1,204.50`. None is an unknown one."""
+    if usd is None:
+        return "unknown"
+    return f"${usd:,.{4 if usd < 1 else 2}f}" if usd else "$0"
 
 
 def format_bytes(n_bytes: float) -> str:

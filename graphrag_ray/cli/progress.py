@@ -12,7 +12,7 @@ from rich.text import Text
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_hint
-from graphrag_ray.cli.console import format_duration, make_console
+from graphrag_ray.cli.console import format_duration, format_usd, make_console
 from graphrag_ray.engine.observer import Observer, is_notebook
 from graphrag_ray.engine.sweep_pace import RecentRates, StagePace
 
@@ -190,7 +190,7 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
         limit = f" of {p.tokens_per_minute_limit:,.0f}" if p.tokens_per_minute_limit else ""
         parts.append((6, f"{p.tokens_per_minute:,.0f}{limit} tokens/min"))
     if p.cost_usd:
-        parts.append((3, f"${p.cost_usd:,.4f}" if p.cost_usd < 1 else f"${p.cost_usd:,.2f}"))
+        parts.append((3, format_usd(p.cost_usd)))
     elif p.cost_usd is None:
         parts.append((7, "cost unknown"))
     if p.left_s is not None and p.left_s >= MIN_TIME_LEFT_S:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -20,13 +20,13 @@ from graphrag_ray.base.prompts import Prompt, load_prompts, parse_prompt
 from graphrag_ray.base.settings_edit import assign
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.user_settings import require_known_addresses
-from graphrag_ray.corpus.chunk_sample import diverse, nearest_to_centroid
 from graphrag_ray.corpus.chunks import split_into_chunks
 from graphrag_ray.corpus.tokens import token_ends, vocabulary_for
 from graphrag_ray.engine.in_process import asyncio_runner
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.work import Outcome
+from graphrag_ray.graph.chunk_sample import diverse, nearest_to_centroid
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, extract, extract_spec
 from graphrag_ray.graph.extraction_measures import ExtractionMeasures, measure
 from graphrag_ray.graph.tuning_dialogues import (
@@ -34,6 +34,7 @@ from graphrag_ray.graph.tuning_dialogues import (
     STAGE,
     CorpusProfile,
     Decided,
+    compact,
     corpus_profile,
     draft_schema,
     examples_prompt,
@@ -57,6 +58,8 @@ Selection = Literal["random", "diverse", "top"]
 MAX_SAMPLE_TOKENS = 24_000
 PASSAGE = Chunking(size=150, overlap=0, min_last_chunk_tokens=50)
 MAX_PASSAGES, MIN_EXAMPLES, MAX_EXAMPLES = 4, 2, 3
+SHINGLE, MAX_SHARED = 6, 0.5
+"""Passages that share a larger part of their sequences of so many letters nearly repeat each other."""
 EXTRACT_TOKENS, GLEAN_TOKENS, EXAMPLE_TOKENS, PROFILE_TOKENS, SCHEMA_TOKENS = 1_500, 400, 500, 900, 1_500
 """Assumed lengths of replies."""
 
@@ -102,22 +105,33 @@ class TuningSample:
         """Return short passages that end between sentences: one of each chunk, then further ones.
 
         Those of the chunks at the positions `first` come first, and those that look rich in names. If others
-        are equal, the middle of a chunk comes first, because it may begin and end in mid-sentence. Text that
-        is held out and empty lines are left out.
+        are equal, the middle of a chunk comes first, because it may begin and end in mid-sentence. A passage
+        that nearly repeats another one comes last. Text that is held out and empty lines are left out.
         """
-        order = [i for i in first if i < len(self.chunks)]
         by_chunk = []
-        for i in dict.fromkeys([*order, *range(len(self.chunks))]):
+        for i in dict.fromkeys([*(i for i in first if i < len(self.chunks)), *range(len(self.chunks))]):
             text, header = self.chunks[i].text, self.chunks[i].header
             cuts = split_into_chunks(text, PASSAGE, vocabulary)
             middle = len(cuts) // 2
             pieces = [text[c.start : c.end].strip() for c in cuts[middle:] + cuts[:middle]]
             by_chunk.append([ChunkText(p, header) for p in sorted(pieces, key=_by_richness)])
         candidates = (p for passages in zip_longest(*by_chunk) for p in passages if p is not None)
-        usable = (p for p in candidates if not any(p.text in chunk.text for chunk in self.held_out))
+        chosen: list[ChunkText] = []
+        similar: list[ChunkText] = []
+        shingles: list[set[str]] = []
+        for p in (p for p in candidates if not any(p.text in chunk.text for chunk in self.held_out)):
+            plain = compact(p.text)
+            own = {plain[i : i + SHINGLE] for i in range(max(1, len(plain) - SHINGLE + 1))}
+            if any(len(own & other) > MAX_SHARED * min(len(own), len(other)) for other in shingles):
+                similar.append(p)
+            else:
+                chosen.append(p)
+                shingles.append(own)
+            if len(chosen) == MAX_PASSAGES:
+                break
         return [
             ChunkText("\n".join(filter(str.strip, p.text.split("\n"))), p.header)
-            for p in islice(usable, MAX_PASSAGES)
+            for p in [*chosen, *similar][:MAX_PASSAGES]
         ]
 
 

@@ -81,7 +81,7 @@ def nearest_neighbours(
 
 
 def cell_centres(unit: Vectors, n_cells: int, max_sample: int = _MAX_SAMPLE) -> Vectors:
-    """Run k-means on a sample of `unit` [R, D], deterministically. Returns at most n_cells unit vectors."""
+    """Run `k_means` on a sample of `unit` [R, D], deterministically. Returns at most n_cells unit vectors."""
     generator = np.random.default_rng(_SEED)
     size = min(len(unit), _SAMPLE_PER_CELL * n_cells, max_sample)
     sample = unit[np.sort(generator.choice(len(unit), size, replace=False))]
@@ -89,7 +89,12 @@ def cell_centres(unit: Vectors, n_cells: int, max_sample: int = _MAX_SAMPLE) -> 
     rounded = np.ascontiguousarray(np.rint(sample * _SCALE).astype(np.int16))
     as_bytes = rounded.view(np.dtype((np.void, rounded.itemsize * rounded.shape[1]))).ravel()
     sample = sample[np.sort(np.unique(as_bytes, return_index=True)[1])]
-    centres = sample[np.sort(generator.choice(len(sample), min(n_cells, len(sample)), replace=False))]
+    first = np.sort(generator.choice(len(sample), min(n_cells, len(sample)), replace=False))
+    return k_means(sample, sample[first])
+
+
+def k_means(sample: Vectors, centres: Vectors) -> Vectors:
+    """Run k-means by cosine on rows of length 1 or 0, from these centres. Returns centres of length 1."""
     for _ in range(_KMEANS_ROUNDS):
         # Move each centre in the direction of the mean of its rows. A centre without rows does not move.
         cell = nearest_centres(sample, centres, 1)[:, 0]

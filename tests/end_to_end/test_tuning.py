@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import graphrag_ray
 from graphrag_ray.base.errors import InputError, UsageError
 from graphrag_ray.base.index_settings import ENTITY_TYPE_DEFINITIONS
 from graphrag_ray.base.settings_file import load_settings
-from graphrag_ray.evaluate import tuned_files
+from graphrag_ray.evaluate.tuned_files import TuningFiles
 from graphrag_ray.evaluate.tuning import TuningOptions, plan_tuning
 
 PRICE = ["--set", "models.default.price={input_usd_per_mtok: 1, output_usd_per_mtok: 2}"]
@@ -117,18 +118,91 @@ def test_a_copy_of_settings_keeps_paths_and_prompts(world: World, run: Command, 
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "correct.txt").write_text("Again, please: {problem}", "utf-8")
     config = tmp_path / "my.yaml"
-    config.write_text("prompts_dir: p\nroot: index # ours\nnames: {aliases_file: a.yaml}\n", "utf-8")
+    (tmp_path / "p" / "criteria").mkdir()
+    (tmp_path / "p" / "criteria" / "brevity.txt").write_text("How short it is.", "utf-8")
+    text = "prompts_dir: p\nroot: index # ours\nnames: {aliases_file: a.yaml}\n"
+    config.write_text(f"{text}extraction: {{schema_file: s.yaml}}\n", "utf-8")
+    (tmp_path / "s.yaml").write_text("entities: [person]\n", "utf-8")
     (tmp_path / "a.yaml").write_text("ALICE: [ALY]\n", "utf-8")
     done = run(*tune_command(world, "--config", config, "--output", tmp_path / "out"))
     assert done.exit_code == 0, done.output
     settings = load_settings(tmp_path / "out" / "my.yaml")
     assert settings.root == str(tmp_path / "index")
     assert settings.names.aliases_file == str(tmp_path / "a.yaml")
+    assert settings.extraction.schema_file == str(tmp_path / "s.yaml")
     assert settings.prompts_dir == str(tmp_path / "out" / "prompts")
+    assert (tmp_path / "out" / "prompts" / "criteria" / "brevity.txt").exists()
     assert {p.name for p in (tmp_path / "out" / "prompts").iterdir()} == {
-        "correct.txt", "extract_examples.txt"
+        "correct.txt", "criteria", "extract_examples.txt"
     }  # fmt: skip
     assert "# ours" in (tmp_path / "out" / "my.yaml").read_text("utf-8")
+
+
+def refused_before_any_call(world: World, run: Command, *options: object) -> str:
+    refused = run(*tune_command(world, *options, "--yes"))
+    assert refused.exit_code == 2, refused.output
+    assert world.asked() == 0
+    return refused.stderr
+
+
+def test_what_cannot_be_written_is_reported_before_the_first_call(world: World, run: Command, tmp_path: Path):
+    world.write(TOWN)
+    (tmp_path / "file").write_text("x", "utf-8")
+    told = refused_before_any_call(world, run, "--output", tmp_path / "file" / "below")
+    assert "file is not a folder" in told
+    for name in ("settings.yaml", "tuning_report.json", "prompts/extract_examples.txt", "schema.yaml"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).mkdir(parents=True)
+        if "/" in name:
+            (folder / "settings.yaml").write_text("prompts_dir: prompts\n", "utf-8")
+        told = refused_before_any_call(world, run, "--output", folder, "--schema")
+        assert f"{name}: it is a folder" in told
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "settings.yaml").write_text("reports: {rol: x}\n", "utf-8")
+    assert "unknown setting" in refused_before_any_call(world, run, "--output", tmp_path / "bad")
+    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
+    told = refused_before_any_call(
+        world, run, "--output", tmp_path / "o", "--config", tmp_path / "latin.yaml"
+    )
+    assert "latin.yaml" in told
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everything")
+def test_a_read_only_settings_file_is_reported_before_the_first_call(
+    world: World, run: Command, tmp_path: Path
+):
+    world.write(TOWN)
+    (tmp_path / "my.yaml").write_text("# mine\n", "utf-8")
+    (tmp_path / "my.yaml").chmod(0o444)
+    assert "access is denied" in refused_before_any_call(world, run, "--config", tmp_path / "my.yaml")
+
+
+def test_edited_examples_and_schemas_are_not_replaced(world: World, run: Command, tmp_path: Path):
+    world.write(TOWN)
+    command = tune_command(world, "--output", tmp_path / "t", "--schema")
+    assert run(*command).exit_code == 0
+    assert run(*command).exit_code == 0, "files that tune has written are replaced"
+    asked = world.asked()
+    for name in ("prompts/extract_examples.txt", "schema.yaml"):
+        path = tmp_path / "t" / name
+        written = path.read_text("utf-8")
+        path.write_text(f"{written}# reviewed\n", "utf-8")
+        refused = run(*command)
+        assert refused.exit_code == 2 and name in refused.stderr
+        assert path.read_text("utf-8").endswith("# reviewed\n")
+        path.write_text(written, "utf-8")
+    assert world.asked() == asked
+
+
+def test_line_ends_and_comments_are_kept(world: World, run: Command, tmp_path: Path):
+    world.write(TOWN)
+    config = tmp_path / "my.yaml"
+    config.write_bytes(b"# mine\r\nreports:\r\n  role: a reader # of mine\r\n")
+    assert run(*tune_command(world, "--config", config, "--yes")).exit_code == 0
+    written = config.read_bytes()
+    assert written.startswith(b"# mine\r\nreports:\r\n") and b"# of mine\r\n" in written
+    assert written.count(b"\n") == written.count(b"\r\n")
+    assert load_settings(config).reports.role == "a reader of letters"
 
 
 def test_unusual_settings_are_not_edited(world: World, run: Command, tmp_path: Path):
@@ -379,6 +453,5 @@ def test_prompts_at_a_url_are_not_overwritten(world: World, tmp_path: Path):
     world.write(TOWN)
     config = tmp_path / "my.yaml"
     config.write_text("prompts_dir: memory://p\n", "utf-8")
-    result = tuned_town(world)
     with pytest.raises(UsageError, match="--output"):
-        tuned_files.tuned_files(result, str(config), None)
+        TuningFiles.plan(str(config), None, schema=False)

@@ -104,13 +104,17 @@ def _print_forecast(forecast: Forecast, settings: Settings, root: str | None) ->
         counts = map(_count, (v.calls, v.prompt_tokens, v.completion_tokens))
         remarks = (f"limited by {bound.limited_by}" if bound and v.calls else "", v.exact)
         time = _time(bound.seconds if bound else None)
-        cells = [*counts, _money(stage.cost_usd), time, ", ".join(filter(None, remarks))]
+        cells = [*counts, console.format_usd(stage.cost_usd), time, ", ".join(filter(None, remarks))]
         rows.append([v.stage, stage.model_id, *cells])
     totals, left = forecast.totals, forecast.left
     if totals["seconds"] is not None:  # The overhead alone says little.
         rows.append(["no calls", *[""] * 5, _time(forecast.overhead_s), "starting Ray, reading, tables"])
     names = ("calls", "prompt_tokens", "completion_tokens")
-    sums = [*(_count(totals[name]) for name in names), _money(totals["cost_usd"]), _time(totals["seconds"])]
+    sums = [
+        *(_count(totals[name]) for name in names),
+        console.format_usd(totals["cost_usd"]),
+        _time(totals["seconds"]),
+    ]
     columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
     console.print_table(columns, rows, left=2, total=["total", "", *sums, ""])
     if unpriced := next((s for s in forecast.stages if s.cost_usd is None), None):
@@ -120,7 +124,7 @@ def _print_forecast(forecast: Forecast, settings: Settings, root: str | None) ->
         out.print(
             f"\nRemaining for the index at {root}: {_count(left['calls'])} calls, "
             f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
-            f"tokens, {_money(left['cost_usd'])}"
+            f"tokens, {console.format_usd(left['cost_usd'])}"
         )
     out.print("\nAssumptions (override with --assume NAME=VALUE)")
     assumed = (
@@ -139,9 +143,3 @@ def _count(value: float) -> str:
 
 def _time(seconds: float | None) -> str:
     return "unknown" if seconds is None else console.format_duration(seconds)
-
-
-def _money(usd: float | None) -> str:
-    if usd is None:
-        return "unknown"
-    return "$0" if usd == 0 else f"${usd:,.4f}" if usd < 1 else f"${usd:,.2f}"

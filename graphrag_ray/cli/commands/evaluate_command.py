@@ -244,8 +244,7 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
     else:
 
         def row(name: str, *sums: float | None) -> list[str]:
-            usd = "unknown" if sums[-1] is None else f"${sums[-1]:,.2f}"
-            return [escape_control(name), *(f"{n:,.0f}" for n in sums[:-1]), usd]
+            return [escape_control(name), *(f"{n:,.0f}" for n in sums[:-1]), console.format_usd(sums[-1])]
 
         *counts, usd = zip(*(astuple(cost)[1:] for cost in costs), strict=True)
         total = row("total", *map(sum, counts), None if None in usd else sum(usd))

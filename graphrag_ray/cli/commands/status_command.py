@@ -257,10 +257,6 @@ def _follow(runs: Iterable[Record]) -> Record | None:
     return last
 
 
-def _usd(cost_usd: float | None) -> str:
-    return "unknown" if cost_usd is None else f"${cost_usd:.4f}"
-
-
 def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
     """Print a row per stage and model. Empty columns are omitted."""
     if not usage:
@@ -273,7 +269,7 @@ def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
     }
     for name, key in numbers.items():
         table[name] = [f"{n:,}" if (n := u.get(key, 0)) else "" for u in usage]
-    table["cost"] = [_usd(u["cost_usd"]) for u in usage]
+    table["cost"] = [console.format_usd(u["cost_usd"]) for u in usage]
     for name in ("p50", "p95", "p99"):
         latencies = (u[f"latency_{name}_s"] for u in usage)
         table[name] = ["" if s is None else f"{s:.2f} s" for s in latencies]
@@ -313,7 +309,7 @@ def _print_snapshots(out: Console, snapshots: Sequence[Record]) -> None:
     """Print a row per snapshot, the newest first."""
     rows = []
     for s in snapshots:
-        cost = "" if s["cost_usd"] == 0 else _usd(s["cost_usd"])
+        cost = "" if s["cost_usd"] == 0 else console.format_usd(s["cost_usd"])
         counts = [f"{s[name]:,}" for name in ("documents", "entities", "reports")]
         sizes = [console.format_bytes(s[name]) for name in ("bytes", "own_bytes")]
         rows.append([str(s["snapshot"]), s["created_at"], *counts, cost, *sizes])

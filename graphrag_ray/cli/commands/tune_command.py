@@ -105,7 +105,8 @@ def tune(
     """
     from graphrag_ray.base.settings_file import load_settings
     from graphrag_ray.cli.progress import default_observer
-    from graphrag_ray.evaluate import tuned_files, tuning
+    from graphrag_ray.evaluate import tuning
+    from graphrag_ray.evaluate.tuned_files import TuningFiles, diff
 
     settings = opts.settings()
     input_url = options.input_of(input_url, settings)
@@ -113,6 +114,7 @@ def tune(
         decided = load_settings(None, [f"extraction.entity_types={entity_types}"])
         tuning_options["entity_types"] = decided.extraction.entity_types
     chosen = tuning.TuningOptions(**tuning_options)
+    target = TuningFiles.plan(opts.config, output, chosen.schema)
     if dry_run:
         _print_plan(*tuning.plan_tuning(input_url, settings, chosen), settings)
         return
@@ -122,7 +124,6 @@ def tune(
             "Without a terminal, pass --output to write to another folder, or --yes to confirm the cost and "
             "the new files. No model has been called."
         )
-    folder = tuned_files.output_folder(opts.config, output)
     observer = default_observer(quiet=quiet or as_json)
 
     def agree(sample: TuningSample, planned: Sequence[PlannedCalls]) -> None:
@@ -131,25 +132,29 @@ def tune(
         if asks and not click.confirm("Call the model?", default=True, err=True):
             raise UsageError("No model was called.")
 
-    cache = tuned_files.reply_cache(str(folder))
+    cache = target.reply_cache()
     result = tuning.tune_corpus(input_url, settings, chosen, cache, agree, observer.message)
-    files = tuned_files.tuned_files(result, opts.config, output)
-    changes = tuned_files.diff(files)
+    files = target.contents(result)
+    changes = diff(files)
     if as_json:
         usage = {"usage": list(result.accounts.rows())}
         console.print_json({**result.report(), **usage, "files": list(map(str, files)), "diff": changes})
     else:
         _print_result(result, settings)
         click.echo(f"\n{escape_control(changes) or 'The settings and prompts do not change.'}\n")
-    if asks and changes and not click.confirm(f"Write these files to {folder}?", default=True, err=True):
+    if (
+        asks
+        and changes
+        and not click.confirm(f"Write these files to {target.folder}?", default=True, err=True)
+    ):
         raise UsageError("Nothing was written. The replies are kept, so repeating the command costs nothing.")
-    tuned_files.write_files(files, result, folder)
+    target.write(files, result)
     if not as_json:
         given = {
             f"--{name.replace('_', '-')}": value for name, value in opts.short.items() if value is not None
         }
         model = [str(part) for option in given.items() for part in option]
-        _print_written(list(map(str, files)), str(folder), [input_url, *model])
+        _print_written(list(map(str, files)), str(target.folder), [input_url, *model])
 
 
 def _print_plan(sample: TuningSample, planned: Sequence[PlannedCalls], settings: Settings) -> None:
@@ -168,23 +173,19 @@ def _print_plan(sample: TuningSample, planned: Sequence[PlannedCalls], settings:
             f"{p.calls:,}",
             f"{p.prompt_tokens:,}",
             f"{p.completion_tokens:,}",
-            _usd(p.cost_usd),
+            console.format_usd(p.cost_usd),
         ]
         for p in planned
     ]
     costs = [p.cost_usd for p in planned]
     sums = [sum(getattr(p, f.name) for p in planned) for f in fields(planned[0])[2:5]]
     usd = None if None in costs else sum(c for c in costs if c is not None)
-    total = ["total", "", *(f"{n:,}" for n in sums), _usd(usd)]
+    total = ["total", "", *(f"{n:,}" for n in sums), console.format_usd(usd)]
     columns = ("expected calls", "stage", "calls", "prompt tokens", "reply tokens", "cost")
     console.print_table(columns, rows, left=2, total=total)
     if usd is None:
         stage = next(p.stage for p in planned if p.cost_usd is None)
         out.print(console.format_cost(None, settings.model_name(stage)))
-
-
-def _usd(usd: float | None) -> str:
-    return "unknown" if usd is None else f"${usd:,.4f}"
 
 
 def _print_result(result: TuningResult, settings: Settings) -> None:

@@ -62,5 +62,16 @@ def test_passages_are_rich_in_names_and_prose():
     assert "\n\n" not in passages("First line.\n\n  \nSecond line.")[0]
 
 
+def test_a_passage_that_nearly_repeats_another_comes_last():
+    letters = [f"Dear customer {n}, your invoice of May {n} is due. Ada Lind, Tolsey Mill." for n in range(9)]
+    other = "At Hask Marsh the ferry of Bertram Ost sank."
+    chosen = passages(*letters[:5], other, *letters[5:])
+    assert chosen[:2] == [letters[0], other] and len(chosen) == 4
+    assert (
+        passages("第一封信由安娜寄给鲍勃。" * 3, "第一封信由安娜寄给鲍勃。" * 3 + "二", "河边的磨坊。")[1]
+        == "河边的磨坊。"
+    )
+
+
 def test_held_out_text_is_no_passage():
     assert passages(DULL, held_out=[DULL]) == []

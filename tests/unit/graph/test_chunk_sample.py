@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.corpus.chunk_sample import diverse, nearest_to_centroid
+from graphrag_ray.graph.chunk_sample import diverse, nearest_to_centroid
 
 
 def unit(rows):

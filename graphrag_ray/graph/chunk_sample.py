@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-_ITERATIONS = 10
-
-Vectors = npt.NDArray[np.float32]
+from graphrag_ray.graph.nearest_neighbours import Vectors, k_means
 
 
 def nearest_to_centroid(vectors: Vectors, n: int) -> list[int]:
@@ -29,19 +26,11 @@ def diverse(vectors: Vectors, n: int) -> list[int]:
         similarity[chosen] = np.inf
         chosen.append(int(similarity.argmin()))
         similarity = np.maximum(similarity, vectors @ vectors[chosen[-1]])
-    centres = vectors[chosen]
-    for _ in range(_ITERATIONS):
-        cluster = (vectors @ centres.T).argmax(axis=1)
-        sums = np.zeros_like(centres)
-        np.add.at(sums, cluster, vectors)
-        norms = np.linalg.norm(sums, axis=1, keepdims=True)
-        centres = np.where(norms > 0, sums / np.maximum(norms, 1e-12), centres)
-    similarities = vectors @ centres.T
-    cluster = similarities.argmax(axis=1)
-    nearest: list[int] = []
-    for c in range(n):
-        members = np.flatnonzero(cluster == c)
-        if len(members):
-            nearest.append(int(members[similarities[members, c].argmax()]))
+    centres = k_means(vectors, vectors[chosen])
+    cosines = vectors @ centres.T
+    cluster = cosines.argmax(axis=1)
+    order = np.lexsort((-cosines.max(axis=1), cluster))
+    nearest = order[np.unique(cluster[order], return_index=True)[1]].tolist()
     # Equal vectors leave clusters empty.
-    return nearest + [i for i in range(len(vectors)) if i not in set(nearest)][: n - len(nearest)]
+    others = np.setdiff1d(np.arange(len(vectors)), nearest)
+    return [*nearest, *others[: n - len(nearest)].tolist()]
