@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import DialogueFailed, InputError, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Chunking, Settings
-from graphrag_ray.base.messages import Usage
+from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.base.prompts import Prompt, load_prompts, parse_prompt
 from graphrag_ray.base.settings_edit import assign
 from graphrag_ray.base.settings_file import parse_settings
@@ -65,7 +66,7 @@ EXTRACT_TOKENS, GLEAN_TOKENS, EXAMPLE_TOKENS, PROFILE_TOKENS, SCHEMA_TOKENS = 1_
 
 
 @dataclass(frozen=True)
-class TuningOptions:
+class TuningOptions(Decided):
     """What to sample and what is already decided.
 
     Attributes:
@@ -80,9 +81,6 @@ class TuningOptions:
     limit: int = 15
     sample: int = 300
     holdout: int = 5
-    domain: str | None = None
-    language: str | None = None
-    entity_types: tuple[str, ...] = ()
     schema: bool = False
 
     def __post_init__(self) -> None:
@@ -202,7 +200,13 @@ def tune_corpus(
         BudgetSpent: A call could exceed `budget.max_total_tokens` or `budget.max_cost_usd`.
         ModelUnavailable: The endpoint refuses all requests.
     """
-    require_model(settings)
+    for stage in (STAGE, "extract"):
+        if settings.model(settings.model_name(stage)).provider == "offline":
+            raise SettingsError(
+                f"`tune` needs a language model for stage `{stage}`, but only the offline engine is "
+                "configured. Pass --model, or set `models` in the settings. --dry-run needs no model."
+            )
+    require_known_addresses(settings, (STAGE, "extract"))
     sample, planned = plan_tuning(input_url, settings, options)
     agree(sample, planned)
     prompts = load_prompts(settings.prompts_dir, settings.prompts)
@@ -221,17 +225,6 @@ def plan_tuning(
     prompts = load_prompts(settings.prompts_dir, settings.prompts)
     sample = read_sample(input_url, settings, prompts, options)
     return sample, planned_calls(sample, settings, prompts, options)
-
-
-def require_model(settings: Settings) -> None:
-    """Raise SettingsError unless models are configured for tuning and for extraction."""
-    for stage in (STAGE, "extract"):
-        if settings.model(settings.model_name(stage)).provider == "offline":
-            raise SettingsError(
-                f"`tune` needs a language model for stage `{stage}`, but only the offline engine is "
-                "configured. Pass --model, or set `models` in the settings. --dry-run needs no model."
-            )
-    require_known_addresses(settings, (STAGE, "extract"))
 
 
 def read_sample(
@@ -259,10 +252,7 @@ def read_sample(
         chosen = [pool[i] for i in choose(vectors, options.limit)]
     model = settings.model(settings.model_name(STAGE))
     vocabulary = _vocabulary(settings)
-    fixed = sum(
-        count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE
-        for m in profile_request("", _decided(options), tuning_spec(settings, prompts, None)).messages
-    )
+    fixed = _prompt_tokens(profile_request("", options, tuning_spec(settings, prompts, None)), model)
     window = model.context_window - fixed - min(MAX_REPLY_TOKENS, model.max_output_tokens)
     room = max(100, min(window, MAX_SAMPLE_TOKENS) // len(chosen) - 20)
     shown = tuple(_shorten(c, room, vocabulary) for c in chosen)
@@ -298,26 +288,15 @@ def planned_calls(
     spec = extract_spec(prompts, settings)
     model = settings.model(settings.model_name("extract"))
     passages = sample.passages(_vocabulary(settings))
-
-    def count_extract(chunk: ChunkText) -> int:
-        request = next(extract(chunk, spec))
-        return sum(count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
-
-    texts = sample_text(sample.chunks)
-    request = profile_request(texts, _decided(options), tuning_spec(settings, prompts, options.language))
-    profile = sum(count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
-    first, turns = sum(map(count_extract, sample.held_out)), spec.max_gleanings * (1 + spec.check_first)
-    n = 2 * len(sample.held_out)
+    texts, of_profile = sample_text(sample.chunks), tuning_spec(settings, prompts, options.language)
+    profile = _prompt_tokens(profile_request(texts, options, of_profile), model)
+    examples = sum(_prompt_tokens(next(extract(chunk, spec)), model) for chunk in passages)
+    first = sum(_prompt_tokens(next(extract(chunk, spec)), model) for chunk in sample.held_out)
+    n, turns = 2 * len(sample.held_out), spec.max_gleanings * (1 + spec.check_first)
     planned = [
         ("describe the corpus", STAGE, 1, profile, PROFILE_TOKENS),
         ("draft the schema", STAGE, int(options.schema), profile * options.schema, SCHEMA_TOKENS),
-        (
-            "write examples",
-            STAGE,
-            len(passages),
-            sum(map(count_extract, passages)),
-            EXAMPLE_TOKENS,
-        ),
+        ("write examples", STAGE, len(passages), examples, EXAMPLE_TOKENS),
         ("compare: first turns", "extract", n, 2 * first, EXTRACT_TOKENS),
         ("compare: gleaning", "extract", n * turns, turns * (2 * first + n * EXTRACT_TOKENS), GLEAN_TOKENS),
     ]
@@ -328,6 +307,10 @@ def planned_calls(
         if calls:
             result.append(PlannedCalls(purpose, stage, calls, prompt_tokens, calls * per_reply, usd))
     return result
+
+
+def _prompt_tokens(request: ChatRequest, model: Model) -> int:
+    return sum(count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
 
 
 async def _tune(
@@ -342,7 +325,7 @@ async def _tune(
         spec = tuning_spec(settings, prompts, options.language)
         texts = sample_text(sample.chunks)
         notify(f"The model reads {len(sample.chunks)} chunks.")
-        (outcome,) = await asker.run(STAGE, [partial(corpus_profile, texts, _decided(options), spec)], True)
+        (outcome,) = await asker.run(STAGE, [partial(corpus_profile, texts, options, spec)], True)
         if outcome.result is None:
             raise DialogueFailed(
                 f"The model did not describe the corpus in a usable form: {outcome.error}. Try another "
@@ -410,10 +393,6 @@ async def _compare(
         tokens = sum(u.prompt_tokens + u.completion_tokens for u in usages)
         measures.append(measure([o.result for o in part], spec.entity_types, tokens))
     return measures
-
-
-def _decided(options: TuningOptions) -> Decided:
-    return Decided(options.domain, options.language, options.entity_types)
 
 
 def profile_changes(profile: CorpusProfile, options: TuningOptions) -> dict[tuple[str, ...], Any]:

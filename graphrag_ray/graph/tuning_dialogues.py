@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -51,20 +51,11 @@ _NOT_IN_YAML = re.compile("[^\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U000
 
 
 class TypeReply(JsonReply):
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "type": ("name", "entitytype", "label"),
-        "definition": ("description", "meaning"),
-    }
     type: str
     definition: str = ""
 
 
 class ProfileReply(JsonReply):
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "entity_types": ("types", "entities"),
-        "languages": ("language",),
-        "claims": ("claim.*",),
-    }
     domain: str = ""
     languages: list[str] = Field(default=[])
     description: str = ""
@@ -76,10 +67,6 @@ class ProfileReply(JsonReply):
 
 
 class EntityReply(JsonReply):
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "type": ("name", "entitytype", "label"),
-        "description": ("definition",),
-    }
     type: str
     description: str = ""
     attributes: list[str] = Field(default=[])
@@ -87,11 +74,6 @@ class EntityReply(JsonReply):
 
 
 class RelationReply(JsonReply):
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "relation": ("type", "name", "label", "relationtype"),
-        "sources": ("source", "from"),
-        "targets": ("target", "to"),
-    }
     relation: str
     description: str = ""
     sources: list[str] = Field(default=[])

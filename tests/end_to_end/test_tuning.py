@@ -344,7 +344,7 @@ def test_examples_come_from_the_texts_that_the_model_names_and_from_others(world
 def test_the_most_typical_chunks_are_those_near_the_centroid(world: World):
     world.write({f"{n:02}.txt": f"ALICE sold wheat and barley to BOB at mill {n}." for n in range(20)})
     world.write({"z.txt": "Le théâtre joue une comédie musicale. HUGO chante.", "y.txt": "9 8 7 6 5 4 3 2"})
-    for options in (TuningOptions("top", limit=10), TuningOptions("diverse", limit=3)):
+    for options in (TuningOptions(selection="top", limit=10), TuningOptions(limit=3)):
         sample, _ = plan_tuning(str(world.input), world.settings(), replace(options, holdout=0))
         wheat = ["wheat" in chunk.text for chunk in sample.chunks]
         assert all(wheat) if options.selection == "top" else sum(wheat) == 1

@@ -63,6 +63,7 @@ BEGINNINGS = (
     "<ANSWER_HELPFULNESS>1",
     "{",
     '{"points": [',
+    '{"thought": "',
     "1",
 )
 UNITS = (
@@ -80,6 +81,7 @@ UNITS = (
     "[Data:",
     "[Data: a (1",
     "=",
+    '{"a":',
     "*a",
     "_",
 )

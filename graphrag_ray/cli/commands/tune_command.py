@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,19 +19,6 @@ from graphrag_ray.cli.options import IndexOptions
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.evaluate.tuning import PlannedCalls, TuningResult, TuningSample
-
-_MEASURES = {
-    "entities_per_chunk": "entities per chunk",
-    "relationships_per_chunk": "relationships per chunk",
-    "types_used": "types used",
-    "catch_all_share": "share of type concept, or of a type not in the list",
-    "largest_type_share": "share of the most frequent type",
-    "conflicting_names": "names with several types",
-    "duplicate_names": "duplicate names",
-    "dropped_records": "dropped records",
-    "failed_chunks": "failed chunks",
-    "tokens": "tokens",
-}
 
 
 @click.command(cls=Command)
@@ -150,15 +137,13 @@ def tune(
         raise UsageError("Nothing was written. The replies are kept, so repeating the command costs nothing.")
     target.write(files, result)
     if not as_json:
-        given = {
-            f"--{name.replace('_', '-')}": value for name, value in opts.short.items() if value is not None
-        }
-        model = [str(part) for option in given.items() for part in option]
-        _print_written(list(map(str, files)), str(target.folder), [input_url, *model])
+        _print_written(list(map(str, files)), str(target.folder), input_url, opts)
 
 
 def _print_plan(sample: TuningSample, planned: Sequence[PlannedCalls], settings: Settings) -> None:
     """Print the sample and the expected calls."""
+    from graphrag_ray.evaluate.tuning import PlannedCalls
+
     out = console.make_console()
     out.print(
         f"{plural(len(sample.chunks), 'chunk')} to read, {len(sample.held_out)} held out, of "
@@ -166,23 +151,18 @@ def _print_plan(sample: TuningSample, planned: Sequence[PlannedCalls], settings:
     )
     for chunk in sample.chunks:
         out.print(f"  {collapse_whitespace(chunk.text[:400], 90)}", style="dim")
-    rows = [
-        [
-            p.purpose,
-            p.stage,
-            f"{p.calls:,}",
-            f"{p.prompt_tokens:,}",
-            f"{p.completion_tokens:,}",
-            console.format_usd(p.cost_usd),
-        ]
-        for p in planned
-    ]
     costs = [p.cost_usd for p in planned]
-    sums = [sum(getattr(p, f.name) for p in planned) for f in fields(planned[0])[2:5]]
     usd = None if None in costs else sum(c for c in costs if c is not None)
-    total = ["total", "", *(f"{n:,}" for n in sums), console.format_usd(usd)]
+    calls, prompt_tokens, completion_tokens = (
+        sum(n) for n in list(zip(*map(astuple, planned), strict=True))[2:5]
+    )
+    total = PlannedCalls("total", "", calls, prompt_tokens, completion_tokens, usd)
+    first, *others = (
+        [p.purpose, p.stage, *(f"{n:,}" for n in astuple(p)[2:5]), console.format_usd(p.cost_usd)]
+        for p in (total, *planned)
+    )
     columns = ("expected calls", "stage", "calls", "prompt tokens", "reply tokens", "cost")
-    console.print_table(columns, rows, left=2, total=total)
+    console.print_table(columns, others, left=2, total=first)
     if usd is None:
         stage = next(p.stage for p in planned if p.cost_usd is None)
         out.print(console.format_cost(None, settings.model_name(stage)))
@@ -196,10 +176,9 @@ def _print_result(result: TuningResult, settings: Settings) -> None:
     )
     if result.before and result.after:
         out.print(f"\nExtraction of {plural(result.before.chunks, 'held-out chunk')}:")
-        rows = [
-            [label, *(_value(getattr(m, name)) for m in (result.before, result.after))]
-            for name, label in _MEASURES.items()
-        ]
+        names = [f.name for f in fields(result.before) if f.name != "chunks"]
+        values = [[_value(getattr(m, name)) for m in (result.before, result.after)] for name in names]
+        rows = [[name.replace("_", " "), *row] for name, row in zip(names, values, strict=True)]
         console.print_table(["", "before", "after"], rows)
     for note in result.notes:
         out.print(f"note: {note}", style="dim")
@@ -210,12 +189,10 @@ def _print_result(result: TuningResult, settings: Settings) -> None:
 
 
 def _value(value: float | int | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def _print_written(paths: Sequence[str], folder: str, arguments: Sequence[str]) -> None:
+def _print_written(paths: Sequence[str], folder: str, input_url: str, opts: IndexOptions) -> None:
     """Print what was written, and the command that builds a trial index with it."""
     click.echo(f"Wrote {', '.join(paths)} and a report to {folder}")
     if any(path.endswith("schema.yaml") for path in paths):
@@ -223,5 +200,7 @@ def _print_written(paths: Sequence[str], folder: str, arguments: Sequence[str]) 
     if paths[0].endswith("settings.tuned.yaml"):
         click.echo("Your settings file is too unusual to edit. Copy the keys of settings.tuned.yaml into it.")
     else:
-        command = ["graphrag-ray", "index", *arguments, "--config", paths[0], "--root", "./trial"]
+        command = ["graphrag-ray", "index", input_url, "--config", paths[0], "--root", "./trial"]
+        for name, value in opts.short.items():
+            command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
         click.echo(f"Try them: {shlex.join(command)}")

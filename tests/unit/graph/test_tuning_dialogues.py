@@ -128,7 +128,7 @@ def test_unknown_keys_of_a_reply_are_ignored():
 
 def test_a_reply_in_another_language_is_used():
     reply = REPLY | {"role": "eine Fachfrau für Mühlen", "entity_types": [
-        {"type": "Mühle", "definition": "eine Mühle"}, {"name": "Bank", "description": "ein Institut"}, "Ort"
+        {"type": "Mühle", "definition": "eine Mühle"}, {"type": "Bank", "definition": "ein Institut"}, "Ort"
     ]}  # fmt: skip
     found, _ = profile(reply)
     assert found.entity_types == ("Mühle: eine Mühle", "Bank: ein Institut", "Ort")
