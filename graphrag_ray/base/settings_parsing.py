@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +14,7 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.base.wording import plural
+from graphrag_ray.base.yaml_errors import yaml_errors
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -44,24 +44,6 @@ def read_mapping(path_or_url: str) -> dict[str, Any]:
     if loaded is not None and not isinstance(loaded, dict):
         raise SettingsError(f"Settings file {path} must be a mapping of keys, not {type(loaded).__name__}")
     return loaded or {}
-
-
-@contextmanager
-def yaml_errors(what: str) -> Iterator[None]:
-    """Raise errors of the YAML parser as SettingsError. Messages call the text `what`."""
-    import yaml
-
-    try:
-        yield
-    except yaml.MarkedYAMLError as e:
-        mark = e.problem_mark
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise SettingsError(f"{what} is not valid YAML{where}: {e.problem or e.context}") from e
-    except RecursionError as e:
-        raise SettingsError(f"{what} is nested too deeply") from e
-    # For an invalid date or number (2023-13-45, !!int x), yaml raises a plain Python exception.
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as e:
-        raise SettingsError(f"{what} is not valid YAML: {getattr(e, 'reason', e)}") from e
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.ids import document_id, entity_key
-from graphrag_ray.base.settings_parsing import yaml_errors
+from graphrag_ray.base.yaml_errors import yaml_errors
 
 
 @dataclass(frozen=True, slots=True)

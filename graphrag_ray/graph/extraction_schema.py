@@ -19,7 +19,7 @@ import yaml
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import join_surrogates
-from graphrag_ray.base.settings_parsing import yaml_errors
+from graphrag_ray.base.yaml_errors import yaml_errors
 
 MAX_CHARACTERS = 200_000
 MAX_TYPES = 300
