@@ -216,7 +216,11 @@ _WordPairs = Iterator[tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 def _one_letter_apart(names: Mapping[tuple[str, ...], str]) -> _WordPairs:
-    """Yield names that are equal without one letter of one word."""
+    """Yield names that are equal without one letter of one word, if that is likely to be a mistake.
+
+    Another ending may make an adjective (SOUTH AUSTRALIA, SOUTH AUSTRALIAN) or another given name (MARIO and
+    MARIA), and so may another consonant (PARVIZ and PARVIN). In surnames, all letters may be mistaken.
+    """
     similar = defaultdict(list)
     for words in sorted(names):
         for n, word in enumerate(words):
@@ -227,7 +231,9 @@ def _one_letter_apart(names: Mapping[tuple[str, ...], str]) -> _WordPairs:
                     similar[others, shorter].append(words)
     for (others, _), members in similar.items():
         n = others.index("")
-        if len(members) == 2 and _is_slip(members[0][n], members[1][n], is_first=n == 0):
+        if len(members) != 2 or (a := members[0][n])[-1] != (b := members[1][n])[-1]:
+            continue
+        if len(a) != len(b) or n or {(c, d) for c, d in zip(a, b, strict=True) if c != d} <= _VOWEL_PAIRS:
             yield members[0], members[1]
 
 
@@ -246,17 +252,6 @@ def _close_surnames(people: Mapping[tuple[str, ...], str]) -> _WordPairs:
 
 _MAX_SIMILAR = 4
 """More people with one given name are not compared."""
-
-
-def _is_slip(a: str, b: str, is_first: bool) -> bool:
-    """Whether a difference of one letter is likely to be a mistake.
-
-    Another ending may make an adjective (SOUTH AUSTRALIA, SOUTH AUSTRALIAN) or another given name (MARIO and
-    MARIA), and so may another consonant (PARVIZ and PARVIN). In surnames, all letters may be mistaken.
-    """
-    if a[-1] != b[-1]:
-        return False
-    return len(a) != len(b) or not is_first or {*zip(a, b, strict=True)} - _VOWEL_PAIRS <= {(c, c) for c in a}
 
 
 _VOWEL_PAIRS = {(c, d) for c in "AEIOUY" for d in "AEIOUY"}

@@ -62,12 +62,7 @@ _MARKS = regex.compile(r"\p{M}+")
 _VOWELS = regex.compile(r"[AEIOUYHW\W\d_]+")
 
 KEYS = pa.schema(
-    [
-        ("key", pa.uint64()),
-        ("is_neighbour", pa.bool_()),
-        ("id", pa.uint64()),
-        ("name", pa.string()),
-    ]
+    [("key", pa.uint64()), ("is_neighbour", pa.bool_()), ("id", pa.uint64()), ("name", pa.string())]
 )
 """Blocking keys of names; `id` is the first 64 bits of the entity's id."""
 PAIRS = pa.schema(
@@ -379,20 +374,11 @@ def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> 
     Args:
         cosines: [uses, uses] similarity of the descriptions.
     """
-    group = list(range(len(uses)))
-
-    def root(i: int) -> int:
-        while group[i] != i:
-            i = group[i]
-        return i
-
-    for i, j in np.argwhere(np.triu(cosines >= MIN_SPLIT_COSINE, 1)).tolist():
-        a, b = sorted((root(i), root(j)))
-        group[b] = a
     titles = {use.title for use in uses if entity_key(_BRACKETS.sub("", use.title)) == name}
     if len(titles) > 1:
         return True
     if all(use.type == "CONCEPT" for use in uses):
         return False
-    roots = {root(i) for i in range(len(uses))}
-    return len(roots) > 1 or len({use.type for use in uses} & EXCLUSIVE_TYPES) > 1
+    alike = np.triu(cosines >= MIN_SPLIT_COSINE, 1)
+    connected = np.linalg.matrix_power(alike | alike.T | np.eye(len(uses), dtype=np.bool_), len(uses))
+    return not connected.all() or len({use.type for use in uses} & EXCLUSIVE_TYPES) > 1

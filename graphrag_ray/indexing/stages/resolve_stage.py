@@ -228,11 +228,10 @@ class _Resolver:
         asked = Result({"verdicts": [], "splits": [], "failures": []})
         if self.spec is not None:
             everywhere = {alias.name: alias.canonical for alias in aliases}
-            titles = defaultdict[str, set[str]](set)
-            for title, name in [(title, name) for title, known in members.items() for name in known]:
-                titles[name].add(everywhere.get(title, title))
-            for name in kept_apart.to_pylist():
-                titles[name].add(everywhere.get(name, name))
+            titles = {name: {everywhere.get(name, name)} for name in kept_apart.to_pylist()}
+            for title, known in members.items():
+                for name in known & titles.keys():
+                    titles[name].add(everywhere.get(title, title))
             apart = {frozenset(ends) for a, b in names.different for ends in product(titles[a], titles[b])}
             asked = self._ask(groups, everywhere, apart)
             verdicts = read_table(run.store, asked.parts("verdicts"), None, VERDICTS).to_pylist()
@@ -243,8 +242,13 @@ class _Resolver:
                     pairs.append(NamePair(a, b, MODEL, row["reason"] or "confirmed by the model"))
             different = [(row["a"], row["b"]) for row in verdicts if row["verdict"] == "different"]
             aliases, refused_pairs = merge_pairs(pairs, [*names.different, *different], *guards)
-            splits = self._splits(asked, {alias.name: alias.canonical for alias in aliases})
-        applied = self._apply(groups, aliases, splits)
+            everywhere = {alias.name: alias.canonical for alias in aliases}
+            rows = read_table(run.store, asked.parts("splits"), None, ALIASES).to_pydict().values()
+            for document, name, label, rule, evidence in zip(*rows, strict=True):
+                if (title := everywhere.get(name, name)) not in names.unsplit:
+                    alias = NameAlias(title, title + label.removeprefix(name), rule, evidence)
+                    splits.append((document, alias))
+        applied = self._apply(groups, aliases, sorted(splits))
         n_refused = len(refused) + len(refused_pairs)
         counts = applied.counts | ({"refused_merges": n_refused} if n_refused else {})
         tables = found.tables | applied.tables | asked.tables
@@ -306,12 +310,29 @@ class _Resolver:
         described = run.shuffle("resolve", read, groups, partial(_profiles, self.names), n, bundles)
         tables = parts_by_input(described, "profiles", "keys", "items")
         profiles, keys = ([parts for parts in tables[name] if parts] for name in ("profiles", "keys"))
-        partition = partial(_partition_by_prefix, "key", n)
-        compared = run.shuffle("resolve", partition, keys, _compare_blocks, n, bundles)
-        pairs = read_table(
-            run.store, Result(parts_by_input(compared, "pairs")).parts("pairs"), None, name_candidates.PAIRS
-        )
-        items = self._items(profiles, self._choose(profiles, pairs), apart, n, bundles) + tables["items"]
+        compared = run.shuffle("resolve", partial(_partition_by_key, n), keys, _compare_blocks, n, bundles)
+        parts = Result(parts_by_input(compared, "pairs")).parts("pairs")
+        pairs = read_table(run.store, parts, None, name_candidates.PAIRS)
+        k = run.settings.resolution.max_candidates
+        columns = pa.schema([("id", pa.uint64()), ("n", pa.int64())])
+        known = load_integer_columns(run.store, profiles, columns)
+        ids, mentions = known["id"].to_numpy(), known["n"].to_numpy()
+        vectors = read_table(run.store, [part for parts in profiles for part in parts], ["vector"])
+        values = pc.list_flatten(vectors["vector"]).to_numpy().reshape(-1, name_candidates.DIMENSIONS)
+        alike = name_candidates.alike_pairs(ids, np.asarray(values, np.float32), k)
+        chosen = name_candidates.choose_candidates(pairs, alike, (ids, mentions), k)
+        items = tables["items"]
+        if candidates := run.write("resolve", "candidates", [chosen.cast(_CANDIDATES)]):
+            # Join the candidates with their profiles, then with the names that they are candidates of.
+            partition = partial(_partition_for_join, "candidate", n)
+            joined = run.shuffle(
+                "resolve", partition, [*profiles, candidates], _attach_candidates, n, bundles
+            )
+            attached = [parts for parts in parts_by_input(joined, "attached")["attached"] if parts]
+            partition = partial(_partition_for_join, "anchor", n)
+            attach = partial(_attach_anchors, apart)
+            joined = run.shuffle("resolve", partition, [*profiles, *attached], attach, n, bundles)
+            items = parts_by_input(joined, "items")["items"] + items
         work = Work(
             "resolve",
             lambda store, row: resolve_dialogue(row, spec),
@@ -323,50 +344,6 @@ class _Resolver:
         index = run.sweep_rows(work, _load, items, count_rows(items))
         written = run.map("resolve", partial(_collect, work, index), items)
         return Result(parts_by_input(written, "verdicts", "splits", "failures"))
-
-    def _choose(self, profiles: list[list[Part]], pairs: pa.Table) -> list[Part]:
-        """Choose the candidates to ask about."""
-        k = self.run.settings.resolution.max_candidates
-        columns = pa.schema([("id", pa.uint64()), ("n", pa.int64())])
-        known = load_integer_columns(self.run.store, profiles, columns)
-        ids, n = known["id"].to_numpy(), known["n"].to_numpy()
-        vectors = read_table(self.run.store, [part for parts in profiles for part in parts], ["vector"])
-        values = pc.list_flatten(vectors["vector"]).to_numpy().reshape(-1, name_candidates.DIMENSIONS)
-        alike = name_candidates.alike_pairs(ids, np.asarray(values, np.float32), k)
-        chosen = name_candidates.choose_candidates(pairs, alike, (ids, n), k)
-        return self.run.write("resolve", "candidates", [chosen.cast(_CANDIDATES)])
-
-    def _items(
-        self,
-        profiles: list[list[Part]],
-        candidates: list[Part],
-        apart: Set[frozenset[str]],
-        n: int,
-        bundles: int,
-    ) -> list[list[Part]]:
-        """Join candidates with their profiles, then with the names that they are candidates of."""
-        run = self.run
-        if not candidates:
-            return []
-        inputs = [*profiles, candidates]
-        by_candidate = run.shuffle(
-            "resolve", partial(_partition_for_join, "candidate", n), inputs, _attach_candidates, n, bundles
-        )
-        attached = [parts for parts in parts_by_input(by_candidate, "attached")["attached"] if parts]
-        inputs = [*profiles, *attached]
-        partition = partial(_partition_for_join, "anchor", n)
-        by_anchor = run.shuffle("resolve", partition, inputs, partial(_attach_anchors, apart), n, bundles)
-        return parts_by_input(by_anchor, "items")["items"]
-
-    def _splits(self, asked: Result, everywhere: Mapping[str, str]) -> list[tuple[str, NameAlias]]:
-        rows = read_table(self.run.store, asked.parts("splits"), None, ALIASES).to_pydict().values()
-        splits = []
-        for document, name, renamed, rule, evidence in zip(*rows, strict=True):
-            title = everywhere.get(name, name)
-            if title not in self.names.unsplit:
-                alias = NameAlias(title, title + renamed.removeprefix(name), rule, evidence)
-                splits.append((document, alias))
-        return sorted(splits)
 
     def _apply(
         self,
@@ -595,10 +572,10 @@ def _vectors(texts: Sequence[str]) -> npt.NDArray[np.float32]:
     return vectors.reshape(len(texts), DIMENSIONS)
 
 
-def _partition_by_prefix(name: str, n: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
+def _partition_by_key(n: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
     for part in parts:
         table = read_part(store, part)
-        ranges = range_of(table[name].to_numpy(), n).astype(np.int32)
+        ranges = range_of(table["key"].to_numpy(), n).astype(np.int32)
         yield table.add_column(0, PARTITION, pa.array(ranges))
 
 
