@@ -17,6 +17,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.stored_settings import with_stored_settings
 from graphrag_ray.base.wording import document_location, plural, price_hint
 from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting
 from graphrag_ray.engine.observer import Observer
@@ -25,7 +26,7 @@ from graphrag_ray.indexing.build import open_executor
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.resolve_stage import VERDICTS, resolve_dialogue, resolve_names
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.indexing.stored_prompts import load_names
+from graphrag_ray.indexing.stored_prompts import load_names, with_schema
 from graphrag_ray.llm.pricing import cost_pico_usd, highest_price
 from graphrag_ray.llm.request_sizes import count_text_tokens
 from graphrag_ray.store import locks
@@ -86,6 +87,7 @@ def preview_resolution(
     """
     if "extract" not in manifest.steps:
         raise UsageError("This index has no graph, so it has no names to resolve.")
+    settings = with_stored_settings(with_schema(settings), manifest.settings)
     names = load_names(settings)
     stages = ["resolve"] if settings.asks_about_names else []
     with (

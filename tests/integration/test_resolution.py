@@ -167,6 +167,7 @@ def test_a_closed_schema_keeps_names_of_two_types_apart(
     world.write({"a.txt": "UNIV OSLO met PROFESSOR ADA QUIST.", "b.txt": "ADA QUIST met UNIVERSITY OSLO."})
     world.index(**RULES, extraction={"schema": SCHEMA + is_open})
     assert titles(world) == {"ADA QUIST", "UNIV OSLO"} | (set() if merged else {"UNIVERSITY OSLO"})
+    assert not any(p.is_new for p in preview(world, **RULES).proposals), "a preview has the same schema"
 
 
 # The aliases file
