@@ -22,14 +22,8 @@ from typing import Any
 import click
 
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.graph.name_rules import (
-    RULES,
-    document_aliases,
-    may_merge,
-    merge_document_aliases,
-    preferred,
-    rule_keys,
-)
+from graphrag_ray.graph.document_names import document_aliases, merge_document_aliases
+from graphrag_ray.graph.name_rules import RULES, may_merge, preferred, rule_keys
 
 
 class Resolution:

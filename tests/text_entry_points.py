@@ -95,6 +95,7 @@ from graphrag_ray.graph.corpus_overview import (
 )
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
+from graphrag_ray.graph.document_names import document_aliases, merge_document_aliases
 from graphrag_ray.graph.document_note import document_note, note_spec
 from graphrag_ray.graph.entity_resolution import MODEL, NamePair, NameUse, merge_pairs
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
@@ -109,14 +110,7 @@ from graphrag_ray.graph.merge import (
     relationship_instance_rows,
     sort_instances,
 )
-from graphrag_ray.graph.name_rules import (
-    RULES,
-    document_aliases,
-    may_merge,
-    merge_document_aliases,
-    preferred,
-    rule_keys,
-)
+from graphrag_ray.graph.name_rules import RULES, may_merge, preferred, rule_keys
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.schema_conformance import check, settle

@@ -41,8 +41,10 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
 )
 from graphrag_ray.evaluate.tuning import TuningOptions, plan_tuning
 from graphrag_ray.evaluate.written_questions import top_reports
+from graphrag_ray.graph.adjudication import adjudicate, resolve_spec, split
 from graphrag_ray.graph.delimited_records import COMPLETION
 from graphrag_ray.graph.extraction_dialogue import ChunkText, extract, extract_spec
+from graphrag_ray.graph.name_candidates import MAX_SPLIT_DOCUMENTS, DocumentUse, profile, split_texts
 from graphrag_ray.graph.tuning_dialogues import (
     Decided,
     draft_schema,
@@ -63,7 +65,6 @@ INPUT = str(CORPUS / "0*")
 SETTINGS = {
     "hierarchies": ["leiden", "tree"],
     "claims": {"enabled": True},
-    "resolution": {"mode": "model"},
     "reports": {"context_tokens": 800},
     "query": {"context_tokens": 1_000},
 }
@@ -101,6 +102,11 @@ VIOLATIONS = "##".join(
     ]
 )
 """A reply that violates the schema."""
+OBITUARY = "Obituary: Bertram Ostervald, shipbuilder, 1930–2014"
+MARRIED = (
+    "In 1972 he married Vivienne Thackwell, sister of Osbert Thackwell of the Thackwell Brewery, uniting, as "
+    "the best man said, the two things Varnmouth could not do without."
+)
 N_REPORTS = 3
 """Number of reports from which the corpus is described, fewer than by default."""
 REPLIES = {
@@ -216,7 +222,7 @@ def all_requests() -> list[ChatRequest]:
                 opened = open_index(root, settings=built.model_copy(update={"query": query}))
                 answer = opened.ask(QUESTION, method=method)
             requests.extend(other_question_requests(built, answer))
-        requests.extend(schema_requests())
+        requests.extend([*schema_requests(), *resolution_requests(settings)])
         return [*requests, *evaluation_requests(open_index(root)), *tuning_requests(settings)]
 
 
@@ -266,6 +272,20 @@ def schema_requests() -> Iterator[ChatRequest]:
         while isinstance(request, ChatRequest):
             yield replace(request, prompt=names.get(request.prompt, request.prompt))
             request = dialogue.send(ChatReply(VIOLATIONS if request.prompt == "extract" else COMPLETION))
+
+
+def resolution_requests(settings: Settings) -> Iterator[ChatRequest]:
+    """Build the requests about names, which the offline engine does not get."""
+    neighbours = ["BERTRAM OSTERVALD", "THACKWELL BREWERY", "VIVIENNE THACKWELL"]
+    brewery = DocumentUse("1", OBITUARY, "ORGANIZATION", 1, [MARRIED], [neighbours[0], neighbours[2]])
+    family = DocumentUse("1", OBITUARY, "PERSON", 1, [MARRIED], neighbours)
+    diary = DocumentUse(
+        "2", "From a strike diary", "PERSON", 1, ["Osbert Thackwell dines with the Mayor."], []
+    )
+    spec = resolve_spec(load_prompts(), settings, MAX_SPLIT_DOCUMENTS)
+    candidate = profile("OSBERT THACKWELL", [family, diary]).text
+    yield next(adjudicate(profile("THACKWELL BREWERY", [brewery]).text, [candidate], spec))
+    yield next(split("THACKWELL", split_texts([brewery, diary]), spec))
 
 
 def evaluation_requests(opened: Index) -> list[ChatRequest]:

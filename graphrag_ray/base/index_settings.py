@@ -52,16 +52,15 @@ RESOLUTION_RULES: Mapping[str, str] = {
     "accents": "equal except for accents",
     "abbreviation": "equal with abbreviations written in full",
     "plural": "singular and plural",
-    "word_form": "forms or spellings of the same words",
     "legal_form": "equal without the legal form",
     "title": "equal without the title",
-    "initials": "equal with middle names as initials",
     "order": "the same words in another order",
     "misspelling": "spelled or transliterated differently",
     "acronym": "an acronym and its full name",
     "short_name": "the only full name in the document that contains it",
 }
-"""Rules of entity resolution (`graph/name_rules.py`), the surest first, and what they find."""
+"""Rules of entity resolution (`graph/name_rules.py` and `document_names.py`), the surest first, and what they
+find."""
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
@@ -296,8 +295,8 @@ class Resolution(Section):
     mode: Literal["off", "rules", "model"] = "rules"
     """off: only names that are equal up to case and whitespace, as in the paper (3.1.3). rules: also names
     that a rule finds to be the same, such as `ELI LILLY` and `ELI LILLY AND COMPANY`. model: a model also
-    decides about similar names, and about names that may stand for several things. An existing index keeps
-    its mode until `index --new-prompts`."""
+    decides about similar names, and about names that may stand for several things; with the offline engine,
+    it equals rules. An existing index keeps its mode until `index --new-prompts`."""
     rules: tuple[str, ...] = tuple(RESOLUTION_RULES)
     """Rules to apply (docs/guides/entity-resolution.md)."""
     max_candidates: PositiveInt = 5
@@ -319,7 +318,7 @@ class Resolution(Section):
 
     @property
     def enabled(self) -> bool:
-        """Whether a model is called."""
+        """Whether a model is called, unless it is the offline engine."""
         return self.mode == "model"
 
 
@@ -619,7 +618,7 @@ class Budget(Section):
 
 _OFFLINE = "(offline)"
 """Name of the offline engine as a model. Settings cannot define a model with this name."""
-_NAMES_STAGES = ("extract", "claims", "describe")
+_NAMES_STAGES = ("extract", "claims", "resolve", "describe")
 """Stages that use the offline engine with `build: names`."""
 
 
@@ -704,6 +703,12 @@ class Settings(Section):
         if model not in self.models and model != Embeddings.model_fields["model"].default:
             raise ValueError(f"embeddings.model is {model!r}, which is not under `models`")
         return self
+
+    @property
+    def asks_about_names(self) -> bool:
+        """Whether a model decides about names. The offline engine knows no more than the rules."""
+        offline = self.model(self.model_name("resolve")).provider == "offline"
+        return self.resolution.enabled and not offline
 
     @property
     def has_graph(self) -> bool:

@@ -293,7 +293,7 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "resolve/pairs": "pairs of names that a rule merges, or that share a blocking key",
     "resolve/renamed": "replaced names of a group of documents",
     "resolve/resolutions": "RESOLUTIONS in ranges of ids",
-    "resolve/counts": "number of replaced names per rule",
+    "resolve/counts": "numbers of merged and split names and of dropped relationships",
     "resolve/profiles": "names with what a model is shown of them",
     "resolve/keys": "blocking keys of names",
     "resolve/candidates": "pairs of names that a model decides about",

@@ -12,7 +12,14 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from graphrag_ray.base.connection_settings import OPENAI_URL, is_machine_setting
-from graphrag_ray.base.index_settings import REQUEST_RULES, Corpus, Query, Settings, normalize_description
+from graphrag_ray.base.index_settings import (
+    REQUEST_RULES,
+    RESOLUTION_RULES,
+    Corpus,
+    Query,
+    Settings,
+    normalize_description,
+)
 from graphrag_ray.base.providers import PROVIDERS
 from graphrag_ray.base.wording import shorten
 
@@ -179,7 +186,7 @@ def _stored_value(stored: Mapping[str, Any], section: str, key: str) -> Any:
 
 
 def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert stored settings to the current names, without removed settings.
+    """Convert stored settings to the current names, without removed settings and rules.
 
     Earlier versions stored all settings for questions. Defaults among them are removed, so that questions
     follow the current ones.
@@ -189,6 +196,9 @@ def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values := settings.get(section), Mapping):
             renamed = {new: values[old] for old, new in names.items() if new and old in values}
             current[section] = renamed | {key: v for key, v in values.items() if key not in names}
+    resolution = current.get("resolution")
+    if isinstance(resolution, Mapping) and isinstance(rules := resolution.get("rules"), list | tuple):
+        current["resolution"] = {**resolution, "rules": [rule for rule in rules if rule in RESOLUTION_RULES]}
     now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY
     query = current.get("query")
     if isinstance(query, Mapping) and ("request_rules" not in settings or len(query) > len(now) / 2):

@@ -126,6 +126,9 @@ def graph_notes(counts: Mapping[str, Any]) -> dict[str, str]:
         notes["names"].append(f"{n['split_names']:,} split off")
     if n["refused_merges"]:
         notes["names"].append(f"{plural(n['refused_merges'], 'merge')} refused")
+    if n["dropped_relationships"]:
+        dropped = plural(n["dropped_relationships"], "mention")
+        notes["names"].append(f"{dropped} of relationships within one entity dropped")
     if n["type_conflicts"]:
         conflicting = plural(n["type_conflicts"], "entity", "entities")
         examples = collapse_whitespace("; ".join(counts.get("type_conflict_examples", ())), 300)

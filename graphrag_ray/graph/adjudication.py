@@ -5,10 +5,10 @@ Not in the GraphRAG paper. A model confirms or rejects candidates that `name_can
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.index_settings import Settings
@@ -27,6 +27,10 @@ EXPECTED_REPLY_TOKENS = 120
 _MIN_REPLY_TOKENS = 400
 
 
+_Reply = TypeVar("_Reply", bound=JsonReply)
+_Item = TypeVar("_Item")
+
+
 class Verdict(NamedTuple):
     """The verdict on a candidate, one of `VERDICTS`, and its reason."""
 
@@ -34,23 +38,23 @@ class Verdict(NamedTuple):
     reason: str
 
 
-class _Entry(JsonReply):
+class _CandidateVerdict(JsonReply):
     candidate: int
     verdict: str
     reason: str = ""
 
 
 class _Verdicts(JsonReply):
-    verdicts: list[_Entry]
+    verdicts: list[_CandidateVerdict]
 
 
-class _Group(JsonReply):
+class _DocumentGroup(JsonReply):
     label: str = ""
     documents: list[int]
 
 
-class _Groups(JsonReply):
-    groups: list[_Group]
+class _DocumentGroups(JsonReply):
+    groups: list[_DocumentGroup]
 
 
 @dataclass(frozen=True)
@@ -82,23 +86,11 @@ def adjudicate(name: str, candidates: Sequence[str], spec: ResolveSpec) -> Dialo
     """
     listed = "\n\n".join(f"{n}. {text}" for n, text in enumerate(candidates, start=1))
     variables = {"name": name, "candidates": listed}
-    request = ChatRequest(
-        "resolve",
-        spec.prompt.fill(variables),
-        spec.call,
-        variables,
-        response="json",
-        schema=schema_of(_Verdicts),
-    )
-    verdicts, _ = yield from usable_reply(request, spec.correct, partial(_parse_verdicts, len(candidates)))
-    return verdicts
+    parse = partial(_parse_verdicts, len(candidates))
+    return (yield from _ask("resolve", spec.prompt, variables, _Verdicts, parse, spec))
 
 
-def _parse_verdicts(n: int, reply: ChatReply) -> list[Verdict] | ReplyProblem:
-    check_not_withheld(reply, "resolve")
-    parsed = parse_reply(reply.text, _Verdicts, reply.finish_reason)
-    if isinstance(parsed, ReplyProblem):
-        return parsed
+def _parse_verdicts(n: int, parsed: _Verdicts) -> list[Verdict] | ReplyProblem:
     found: dict[int, Verdict] = {}
     for entry in parsed.verdicts:
         verdict = entry.verdict.strip().casefold()
@@ -126,23 +118,11 @@ def split(name: str, documents: Sequence[str], spec: ResolveSpec) -> Dialogue[li
     """
     listed = "\n\n".join(f"Document {n}: {text}" for n, text in enumerate(documents, start=1))
     variables = {"name": name, "documents": listed}
-    request = ChatRequest(
-        "resolve_split",
-        spec.split.fill(variables),
-        spec.call,
-        variables,
-        response="json",
-        schema=schema_of(_Groups),
-    )
-    names, _ = yield from usable_reply(request, spec.correct, partial(_parse_groups, name, len(documents)))
-    return names
+    parse = partial(_parse_groups, name, len(documents))
+    return (yield from _ask("resolve_split", spec.split, variables, _DocumentGroups, parse, spec))
 
 
-def _parse_groups(name: str, n: int, reply: ChatReply) -> list[str] | ReplyProblem:
-    check_not_withheld(reply, "resolve_split")
-    parsed = parse_reply(reply.text, _Groups, reply.finish_reason)
-    if isinstance(parsed, ReplyProblem):
-        return parsed
+def _parse_groups(name: str, n: int, parsed: _DocumentGroups) -> list[str] | ReplyProblem:
     groups: list[tuple[str, list[int]]] = []
     seen: set[int] = set()
     for group in parsed.groups:
@@ -166,3 +146,25 @@ def _parse_groups(name: str, n: int, reply: ChatReply) -> list[str] | ReplyProbl
         for number in numbers:
             names[number - 1] = f"{name} ({unique})"
     return names
+
+
+def _ask(
+    kind: str,
+    prompt: Prompt,
+    variables: Mapping[str, str],
+    form: type[_Reply],
+    parse: Callable[[_Reply], list[_Item] | ReplyProblem],
+    spec: ResolveSpec,
+) -> Dialogue[list[_Item]]:
+    """Send a request, and one correction if the reply is unusable."""
+
+    def read(reply: ChatReply) -> list[_Item] | ReplyProblem:
+        check_not_withheld(reply, kind)
+        parsed = parse_reply(reply.text, form, reply.finish_reason)
+        return parsed if isinstance(parsed, ReplyProblem) else parse(parsed)
+
+    request = ChatRequest(
+        kind, prompt.fill(variables), spec.call, variables, response="json", schema=schema_of(form)
+    )
+    items, _ = yield from usable_reply(request, spec.correct, read)
+    return items

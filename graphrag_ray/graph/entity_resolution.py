@@ -1,12 +1,14 @@
 """Entity resolution: which names stand for the same thing, and which stand for several.
 
-Not in the GraphRAG paper, which merges names that are equal (3.1.3). Rules (`name_rules.py`) and a model
-(`adjudication.py`) propose pairs of names. `merge_pairs` unites them step by step, unless a guard forbids it.
+Not in the GraphRAG paper, which merges names that are equal (3.1.3). Rules (`name_rules.py`,
+`document_names.py`) and a model (`adjudication.py`) propose pairs of names. `merge_pairs` unites them step by
+step, unless a guard forbids it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +17,9 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.ids import relationship_id
 from graphrag_ray.graph import merge
+from graphrag_ray.graph.document_names import NameAlias
 from graphrag_ray.graph.name_candidates import may_be_same
-from graphrag_ray.graph.name_rules import NameAlias, may_merge, preferred
+from graphrag_ray.graph.name_rules import may_merge, preferred
 
 MODEL = "model"
 """The rule of pairs that a model confirmed."""
@@ -51,10 +54,45 @@ class Refusal(NamedTuple):
     reason: str
 
 
+Members = Mapping[str, Set[str]]
+"""Names that are kept apart from others, by the name that replaces them in some document."""
+
+
+def keep_apart(
+    decided: Iterable[tuple[str, str]],
+    replaced: Iterable[tuple[str, str]],
+    different: Iterable[tuple[str, str]],
+) -> tuple[Members, set[tuple[str, str]]]:
+    """Decide which names documents may replace, such that no two different names get the same title.
+
+    Args:
+        decided: (title, name) that the user decided, which are not refused.
+        replaced: The others. Names that are not in `different` may be left out. The first ones count.
+        different: Pairs of names that the user keeps apart.
+
+    Returns:
+        The names with each title, and the (title, name) that are refused.
+    """
+    partners = _partners(different)
+    members: dict[str, set[str]] = {}
+    refused: set[tuple[str, str]] = set()
+    for title, name in decided:
+        members.setdefault(title, {title}).add(name)
+    for title, name in replaced:
+        known = members.setdefault(title, {title})
+        if partners.get(name, set()).isdisjoint(known):
+            known.add(name)
+        else:
+            refused.add((title, name))
+    return members, refused
+
+
 def merge_pairs(
     pairs: Iterable[NamePair],
     different: Collection[tuple[str, str]] = (),
     canonical: Collection[str] = (),
+    members_of: Members = MappingProxyType({}),
+    closed_types: Set[str] = frozenset(),
 ) -> tuple[list[NameAlias], list[Refusal]]:
     """Unite the names of pairs in order, and return an alias for every name except the canonical ones.
 
@@ -62,35 +100,57 @@ def merge_pairs(
 
     Args:
         pairs: The surest first.
-        different: Pairs of names, each in ascending order, that must not end up in one group.
+        different: Pairs of names that must not end up in one group.
         canonical: Names chosen by the user. They become canonical before any other.
+        members_of: Names that are in the group of a name because it replaces them in documents.
+        closed_types: The types of a closed schema. No rule except spelling unites names with two of them.
 
     Returns:
         Aliases sorted by name, and the pairs that were refused.
     """
     group_of: dict[str, str] = {}
-    members: dict[str, list[NameUse]] = {}
+    groups: dict[str, list[NameUse]] = {}
     links: dict[str, tuple[str, str, str]] = {}
     refused: list[Refusal] = []
-    forbidden = _partners(different)
+    partners = _partners(different)
+
+    def objection(left: Sequence[NameUse], right: Sequence[NameUse], rule: str) -> str:
+        if len(left) + len(right) > MAX_GROUP:
+            return f"more than {MAX_GROUP} names would be merged"
+        names, others = (
+            set().union(*(members_of.get(use.name, {use.name}) for use in group)) for group in (left, right)
+        )
+        for name in sorted(partners.keys() & names):
+            if found := sorted(others & partners[name]):
+                return f"{name} and {found[0]} are different"
+        for a in left[:_MAX_COMPARED]:
+            for b in right[:_MAX_COMPARED]:
+                is_rule = rule != MODEL
+                allowed = (
+                    may_merge(*a[:2], *b[:2], rule, closed_types) if is_rule else may_be_same(a[0], b[0])
+                )
+                if not allowed:
+                    return f"{a.name} and {b.name} differ"
+        return ""
+
     for pair in pairs:
         for use in (pair.a, pair.b):
             if use.name not in group_of:
-                group_of[use.name], members[use.name] = use.name, [use]
+                group_of[use.name], groups[use.name] = use.name, [use]
         a, b = group_of[pair.a.name], group_of[pair.b.name]
         if a == b:
             continue
-        if reason := _objection(members[a], members[b], pair.rule, forbidden):
+        if reason := objection(groups[a], groups[b], pair.rule):
             refused.append(Refusal(pair.a.name, pair.b.name, reason))
             continue
-        small, large = sorted((a, b), key=lambda name: (len(members[name]), name))
-        for use in members[small]:
+        small, large = sorted((a, b), key=lambda name: (len(groups[name]), name))
+        for use in groups[small]:
             group_of[use.name] = large
-        members[large] += members.pop(small)
+        groups[large] += groups.pop(small)
         links.setdefault(pair.a.name, (pair.b.name, pair.rule, pair.evidence))
         links.setdefault(pair.b.name, (pair.a.name, pair.rule, pair.evidence))
     aliases = []
-    for group in members.values():
+    for group in groups.values():
         if len(group) > 1:
             chosen = [use for use in group if use.name in canonical] or group
             title = preferred(sorted(chosen))
@@ -102,30 +162,12 @@ def merge_pairs(
     return sorted(aliases), refused
 
 
-def _partners(different: Collection[tuple[str, str]]) -> dict[str, set[str]]:
+def _partners(different: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     partners: dict[str, set[str]] = {}
     for a, b in different:
         partners.setdefault(a, set()).add(b)
         partners.setdefault(b, set()).add(a)
     return partners
-
-
-def _objection(
-    left: Sequence[NameUse], right: Sequence[NameUse], rule: str, forbidden: Mapping[str, Collection[str]]
-) -> str:
-    """Say why two groups must not be united; "" if they may be."""
-    if len(left) + len(right) > MAX_GROUP:
-        return f"more than {MAX_GROUP} names would be merged"
-    names = {use.name for use in right}
-    for use in left:
-        if found := sorted(names.intersection(forbidden.get(use.name, ()))):
-            return f"{use.name} and {found[0]} are different"
-    for a in left[:_MAX_COMPARED]:
-        for b in right[:_MAX_COMPARED]:
-            allowed = may_be_same(a.name, b.name) if rule == MODEL else may_merge(*a[:2], *b[:2], rule)
-            if not allowed:
-                return f"{a.name} and {b.name} differ"
-    return ""
 
 
 class Resolution(NamedTuple):
@@ -178,37 +220,32 @@ def rename_entities(instances: pa.Table, titles: pa.Array) -> pa.Table:
     )
 
 
-def rename_relationships(instances: pa.Table, resolution: Resolution) -> pa.Table | None:
-    """Return instances of relationships with resolved ends, without self-loops; None if no end changes."""
-    ends = [
-        replace_names(instances[end], instances["document_id"], resolution) for end in ("source", "target")
-    ]
-    changed = pc.or_(pc.not_equal(instances["source"], ends[0]), pc.not_equal(instances["target"], ends[1]))
-    if not pc.any(changed).as_py():
+def rename_relationships(instances: pa.Table, resolution: Resolution) -> tuple[pa.Table, int] | None:
+    """Return instances of relationships with resolved ends, and the number of those that were dropped because
+    both ends became one name; None if no end changes."""
+    renamed = _replace_ends(instances, ("source", "target"), resolution)
+    if renamed is None:
         return None
-    pairs = zip(*(end.to_pylist() for end in ends), changed.to_pylist(), strict=True)
-    new = iter([relationship_id(source, target) for source, target, is_new in pairs if is_new])
-    ids = pc.replace_with_mask(
-        instances["relationship_id"].combine_chunks(), changed.combine_chunks(), pa.array(list(new))
-    )
+    changed, ends = renamed
+    pairs = zip(*(end.filter(changed).to_pylist() for end in ends), strict=True)
+    new = pa.array([relationship_id(*pair) for pair in pairs], pa.string())
+    ids = pc.replace_with_mask(instances["relationship_id"].combine_chunks(), changed, new)
     for column, values in enumerate((ids, *ends)):
         instances = instances.set_column(column, instances.field(column), values)
-    return instances.filter(pc.not_equal(*ends))
+    kept = instances.filter(pc.not_equal(*ends))
+    return kept, len(instances) - len(kept)
 
 
 def rename_claims(instances: pa.Table, resolution: Resolution) -> pa.Table | None:
     """Return instances of claims with resolved subjects and objects; None if none changes."""
-    ends = [
-        replace_names(instances[end], instances["document_id"], resolution) for end in ("subject", "object")
-    ]
-    changed = pc.or_(pc.not_equal(instances["subject"], ends[0]), pc.not_equal(instances["object"], ends[1]))
-    if not pc.any(changed).as_py():
+    renamed = _replace_ends(instances, ("subject", "object"), resolution)
+    if renamed is None:
         return None
+    _, ends = renamed
     texts = (instances[name].to_pylist() for name in ("type", "description"))
     rows = zip(*(end.to_pylist() for end in ends), *texts, strict=True)
-    ids = [merge.id_of_claim(*row) for row in rows]
     columns = {
-        "claim_id": pa.array(ids, pa.string()),
+        "claim_id": pa.array([merge.id_of_claim(*row) for row in rows], pa.string()),
         "subject_entity_id": merge.entity_ids(pa.chunked_array([ends[0]])),
         "subject": ends[0],
         "object": ends[1],
@@ -216,3 +253,15 @@ def rename_claims(instances: pa.Table, resolution: Resolution) -> pa.Table | Non
     for name, values in columns.items():
         instances = instances.set_column(instances.schema.get_field_index(name), name, values)
     return instances
+
+
+def _replace_ends(
+    instances: pa.Table, columns: tuple[str, str], resolution: Resolution
+) -> tuple[pa.Array, list[pa.Array]] | None:
+    """Return which rows change, and the resolved names of two columns; None if no row changes."""
+    ends = [replace_names(instances[name], instances["document_id"], resolution) for name in columns]
+    differ = (pc.not_equal(instances[name], end) for name, end in zip(columns, ends, strict=True))
+    changed = pc.or_(*differ)
+    if isinstance(changed, pa.ChunkedArray):
+        changed = changed.combine_chunks()
+    return (changed, ends) if pc.any(changed).as_py() else None

@@ -36,9 +36,9 @@ MAX_COMMON = 20
 """A word in more names than this is no reason to compare names of which one contains the other: AIRPORT."""
 MIN_SIMILARITY, MIN_IN_CONTEXT = 82.0, 68.0
 """Minimum similarity (0 to 100) of names that share a key; the second one if they also share a context."""
-_ALIKE, _CONTAINED, _ACRONYM = 50.0, 90.0, 95.0
-"""Similarity of names with similar descriptions (at least), of names of which one contains the words of the
-other, and of an acronym and its full name."""
+_ALIKE, _PART, _CONTAINED, _ACRONYM = 50.0, 80.0, 90.0, 95.0
+"""Similarity of names with similar descriptions (at least), of names of which one contains the syllables of
+the other (they are many, so they must share a context) or its words, and of an acronym and its full name."""
 MAX_DESCRIPTIONS, MAX_DOCUMENTS, MAX_NEIGHBOURS = 3, 2, 6
 MAX_DESCRIPTION_CHARS, MAX_TITLE_CHARS = 300, 80
 MAX_COMPARED_DOCUMENTS = 20
@@ -62,12 +62,7 @@ _MARKS = regex.compile(r"\p{M}+")
 _VOWELS = regex.compile(r"[AEIOUYHW\W\d_]+")
 
 KEYS = pa.schema(
-    [
-        ("key", pa.uint64()),
-        ("is_neighbour", pa.bool_()),
-        ("id", pa.uint64()),
-        ("name", pa.string()),
-    ]
+    [("key", pa.uint64()), ("is_neighbour", pa.bool_()), ("id", pa.uint64()), ("name", pa.string())]
 )
 """Blocking keys of names; `id` is the first 64 bits of the entity's id."""
 PAIRS = pa.schema(
@@ -244,26 +239,23 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
     """Compare names pairwise: 0 to 100.
 
     Names are alike if they differ in few letters, in any order of words; if one consists of words of the
-    other and they share a rare key; and if one is the acronym of the other.
+    other and they share a rare key; and if one is the acronym of the other. Names of which one consists of
+    syllables of the other are less alike.
     """
     plain = [[" ".join(name_words(name)) or name for name in names] for names in (left, right)]
     compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
     contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
-    contained |= [_is_part(a, b) or _is_part(b, a) for a, b in zip(*plain, strict=True)]
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
-    for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
+    part = np.array(
+        [a != b and (_is_part(a, b) or _is_part(b, a)) for a, b in zip(*plain, strict=True)], bool
+    )
+    scores = np.where(part, _PART, scores)
+    for n in np.flatnonzero((scores < MIN_SIMILARITY) & ~part).tolist():
         short, long = sorted((plain[0][n], plain[1][n]), key=lambda name: (len(name), name))
         if _is_acronym(short, long):
             scores[n] = _ACRONYM
     return np.asarray(scores, dtype=np.float32)
-
-
-def _contains(long: str, short: str) -> bool:
-    """Whether a name consists of words of another one, or of some of its syllables in a row."""
-    if _SYLLABLES.match(short):
-        return _is_part(short, long)
-    return set(name_words(short)) <= set(name_words(long))
 
 
 def _is_part(short: str, long: str) -> bool:
@@ -351,8 +343,9 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether a model should decide about two names that `choose_candidates` chose.
 
     Names that are spelled almost alike are always candidates, and so are names of one type of which one
-    contains the other. Other names must occur in one document or share a neighbour. If only their
-    descriptions are similar, they must not occur in one document, where sentences tell of several things.
+    contains the words of the other. Other names must occur in one document or share a neighbour. If only
+    their descriptions are similar, they must not occur in one document, where sentences tell of several
+    things.
 
     Args:
         a, b: Fields name, type, neighbours and documents of `Profile`.
@@ -360,8 +353,9 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     spelling = similarities([a["name"]], [b["name"]], False)[0]
     if MIN_SIMILARITY <= spelling != _ACRONYM:
         return True
-    contained = _contains(a["name"], b["name"]) or _contains(b["name"], a["name"])
-    if contained and a["type"] == b["type"] in EXCLUSIVE_TYPES:
+    words_a, words_b = (set(name_words(name["name"])) for name in (a, b))
+    contained = words_a <= words_b or words_b <= words_a
+    if contained and spelling != _PART and a["type"] == b["type"] in EXCLUSIVE_TYPES:
         return True
     in_one_document = not set(a["documents"]).isdisjoint(b["documents"])
     if not in_one_document and set(a["neighbours"]).isdisjoint(b["neighbours"]):
@@ -380,20 +374,11 @@ def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> 
     Args:
         cosines: [uses, uses] similarity of the descriptions.
     """
-    group = list(range(len(uses)))
-
-    def root(i: int) -> int:
-        while group[i] != i:
-            i = group[i]
-        return i
-
-    for i, j in np.argwhere(np.triu(cosines >= MIN_SPLIT_COSINE, 1)).tolist():
-        a, b = sorted((root(i), root(j)))
-        group[b] = a
     titles = {use.title for use in uses if entity_key(_BRACKETS.sub("", use.title)) == name}
     if len(titles) > 1:
         return True
     if all(use.type == "CONCEPT" for use in uses):
         return False
-    roots = {root(i) for i in range(len(uses))}
-    return len(roots) > 1 or len({use.type for use in uses} & EXCLUSIVE_TYPES) > 1
+    alike = np.triu(cosines >= MIN_SPLIT_COSINE, 1)
+    connected = np.linalg.matrix_power(alike | alike.T | np.eye(len(uses), dtype=np.bool_), len(uses))
+    return not connected.all() or len({use.type for use in uses} & EXCLUSIVE_TYPES) > 1

@@ -314,7 +314,7 @@ def _failures(run: Run, results: Results) -> pa.Table:
 
 
 _STEP_COUNTS = (
-    *("pruned", "type_conflict", "merged_names", "split_names", "refused_merges"),
+    *("pruned", "type_conflict", "merged_names", "split_names", "refused_merges", "dropped_relationships"),
     *("left_out", "shortened_chunks"),
 )
 """Beginnings of the names of counts that a snapshot takes from steps."""

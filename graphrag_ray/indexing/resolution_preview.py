@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.stored_settings import with_stored_settings
 from graphrag_ray.base.wording import document_location, plural, price_hint
 from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting
 from graphrag_ray.engine.observer import Observer
@@ -24,7 +26,7 @@ from graphrag_ray.indexing.build import open_executor
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.resolve_stage import VERDICTS, resolve_dialogue, resolve_names
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.indexing.stored_prompts import load_names
+from graphrag_ray.indexing.stored_prompts import load_names, with_schema
 from graphrag_ray.llm.pricing import cost_pico_usd, highest_price
 from graphrag_ray.llm.request_sizes import count_text_tokens
 from graphrag_ray.store import locks
@@ -85,8 +87,9 @@ def preview_resolution(
     """
     if "extract" not in manifest.steps:
         raise UsageError("This index has no graph, so it has no names to resolve.")
+    settings = with_stored_settings(with_schema(settings), manifest.settings)
     names = load_names(settings)
-    stages = ["resolve"] if settings.resolution.enabled else []
+    stages = ["resolve"] if settings.asks_about_names else []
     with (
         open_executor(
             None, root, settings, observer, address, None if address else False, _no_check, stages
@@ -98,7 +101,7 @@ def preview_resolution(
         corpus, extraction, claims = (
             Result.from_json(manifest.steps.get(step, {})) for step in ("read", "extract", "claims")
         )
-        asked = _Confirmation(run, agree)
+        asked = partial(_confirm, run, agree)
         _, _, result = resolve_names(run, corpus, extraction, claims, names, asked)
         documents = read_table(store, corpus.parts("documents"), ["id", "path", "row"], schema.DOCUMENTS)
         places = {row["id"]: document_location(row["path"], row["row"]) for row in documents.to_pylist()}
@@ -133,33 +136,22 @@ def _rows(
     }
 
 
-@dataclass(frozen=True)
-class _Confirmation:
-    """Describes the cost of requests before they are sent."""
-
-    run: Run
-    agree: Callable[[str], object]
-
-    def __call__(self, items: Sequence[Part]) -> None:
-        n_items = sum(part.rows for part in items)
-        model = self.run.settings.model(self.run.settings.model_name("resolve"))
-        if not n_items or model.is_local:
-            return
-        n = max(1, self.run.settings.resolution.max_candidates)
-        spec = adjudication.resolve_spec(self.run.prompts, self.run.settings, n)
-        sample = read_table(self.run.store, items).slice(0, _SAMPLE).to_pylist()
-        tokens = sum(_request_tokens(row, spec, model) for row in sample) * n_items // len(sample)
-        usage = Usage(tokens, n_items * adjudication.EXPECTED_REPLY_TOKENS, 0)
-        price = cost_pico_usd(usage, highest_price(model))
-        cost = (
-            f"${price / 1e12:,.2f}"
-            if price is not None
-            else f"cost unknown: {price_hint(self.run.settings.model_name('resolve'))}"
-        )
-        self.agree(
-            f"{plural(n_items, 'request')} to {model.model_id} with about {tokens:,} tokens ({cost}), less "
-            "those that the journal answers."
-        )
+def _confirm(run: Run, agree: Callable[[str], object], items: Sequence[Part]) -> None:
+    """Describe the cost of requests before they are sent."""
+    n_items, name = sum(part.rows for part in items), run.settings.model_name("resolve")
+    model = run.settings.model(name)
+    if not n_items or model.is_local:
+        return
+    spec = adjudication.resolve_spec(run.prompts, run.settings, run.settings.resolution.max_candidates)
+    sample = read_table(run.store, items).slice(0, _SAMPLE).to_pylist()
+    tokens = sum(_request_tokens(row, spec, model) for row in sample) * n_items // len(sample)
+    usage = Usage(tokens, n_items * adjudication.EXPECTED_REPLY_TOKENS, 0)
+    price = cost_pico_usd(usage, highest_price(model))
+    cost = f"${price / 1e12:,.2f}" if price is not None else f"cost unknown: {price_hint(name)}"
+    agree(
+        f"{plural(n_items, 'request')} to {model.model_id} with about {tokens:,} tokens ({cost}), less those "
+        "that the journal answers."
+    )
 
 
 def _request_tokens(row: Mapping[str, Any], spec: adjudication.ResolveSpec, model: Any) -> int:

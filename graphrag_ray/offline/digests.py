@@ -339,15 +339,3 @@ def _choose(
     if not findings and members:  # The only quotation belongs to a finding.
         return [], [(members[0], summary or list(units[:1]))]
     return summary, findings
-
-
-def no_verdicts(variables: Mapping[str, str]) -> str:
-    """Reply that each candidate may or may not be the same: the rules have found what can be told."""
-    numbers = re.findall(r"^(\d+)\. ", variables["candidates"], re.MULTILINE)
-    return as_json({"verdicts": [{"candidate": int(n), "verdict": "unsure"} for n in numbers]})
-
-
-def one_group(variables: Mapping[str, str]) -> str:
-    """Reply that a name stands for one thing in all documents."""
-    numbers = re.findall(r"^Document (\d+): ", variables["documents"], re.MULTILINE)
-    return as_json({"groups": [{"documents": [int(n) for n in numbers]}]})

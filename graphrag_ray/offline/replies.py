@@ -19,8 +19,6 @@ _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
         lambda variables: variables.get("completion", "<|COMPLETE|>"),
     ),
     "claims": claim_records,
-    "resolve": digests.no_verdicts,
-    "resolve_split": digests.one_group,
     "describe": digests.description,
     "about": digests.about,
     "report": digests.write_report,

@@ -49,6 +49,7 @@ class Model:
         self.same: set[frozenset[str]] = set()
         self.groups: dict[str, str] = {}
         self.broken = False
+        self.types: dict[str, str] = {}
 
     def __call__(self, body: dict[str, Any]) -> Any:
         name, variables = toy_model.recognise(body["messages"][-1]["content"])
@@ -56,6 +57,11 @@ class Model:
             return Status(400, "Invalid prompt: your request was rejected", "invalid_prompt")
         if name == "resolve":
             return self._verdicts(variables)
+        if name == "extract_schema":
+            reply = toy_model.answer_extract(variables)
+            for title, type_ in self.types.items():
+                reply = reply.replace(f"{title}{toy_model.FIELD}PERSON", f"{title}{toy_model.FIELD}{type_}")
+            return reply
         if name == "resolve_split":
             return self.groups.get(variables["name"], '{"groups": [{"documents": [1]}]}')
         return toy_model.respond(body)
@@ -150,6 +156,20 @@ def test_an_existing_index_keeps_its_names_until_its_owner_asks(world: World):
     assert "PROFESSOR JOHN ORME" not in titles(world), "the index keeps its mode"
 
 
+SCHEMA = "entities: {PERSON: a human being, BODY: an institution, GROUND: a sports ground}\nopen: "
+
+
+@pytest.mark.parametrize(("is_open", "merged"), [("true", True), ("false", False)])
+def test_a_closed_schema_keeps_names_of_two_types_apart(
+    world: World, model: Model, is_open: str, merged: bool
+):
+    model.types = {"UNIV OSLO": "GROUND", "UNIVERSITY OSLO": "BODY"}
+    world.write({"a.txt": "UNIV OSLO met PROFESSOR ADA QUIST.", "b.txt": "ADA QUIST met UNIVERSITY OSLO."})
+    world.index(**RULES, extraction={"schema": SCHEMA + is_open})
+    assert titles(world) == {"ADA QUIST", "UNIV OSLO"} | (set() if merged else {"UNIVERSITY OSLO"})
+    assert not any(p.is_new for p in preview(world, **RULES).proposals), "a preview has the same schema"
+
+
 # The aliases file
 
 
@@ -191,7 +211,52 @@ def test_names_kept_apart_are_not_merged_through_a_third_one_in_a_document(world
     assert len(titles(world) & {"ORME", "JOHN"}) == 1
 
 
+def test_names_kept_apart_are_not_merged_where_a_rule_of_a_document_meets_one_of_the_corpus(world: World):
+    world.write(
+        {"a.txt": "ORME met ADA QUIST. JOHN ORME met ADA QUIST.", "b.txt": "PROFESSOR JOHN ORME met BO DAHL."}
+    )
+    world.index(**RULES, **{"names": {"aliases": ""}})
+    assert {"ORME", "PROFESSOR JOHN ORME"}.isdisjoint(titles(world))
+    world.index(**RULES, **{"names": {"aliases": "ORME: [{not: PROFESSOR JOHN ORME}]"}})
+    assert resolutions(world) == {("ORME", "a.txt"): "JOHN ORME"}
+
+
+def test_names_kept_apart_are_not_merged_by_two_documents(world: World):
+    world.write(
+        {
+            "a.txt": "ORME met ADA QUIST. JOHN ORME met ADA QUIST.",
+            "b.txt": "JOHN met BO DAHL. JOHN ORME met BO DAHL.",
+        }
+    )
+    world.index(**RULES, **{"names": {"aliases": "ORME: [{not: JOHN}]"}})
+    assert len(resolutions(world)) == 1 and len(titles(world) & {"ORME", "JOHN"}) == 1
+
+
+def test_relationships_within_one_entity_are_counted(world: World):
+    world.write({"a.txt": "ORME met JOHN ORME. JOHN ORME met ADA QUIST."})
+    world.index(**RULES)
+    assert world.open().manifest.counts["dropped_relationships"] == 1
+
+
+def test_an_index_with_a_removed_rule_can_be_opened_and_updated(world: World):
+    from stored_index import rewrite
+
+    world.write(TEXTS)
+    world.index(**RULES)
+    rewrite(world.root, lambda settings: settings["resolution"]["rules"].insert(0, "initials"))
+    assert "initials" not in world.open().settings.resolution.rules
+    world.write({"d.txt": "CY LEE met PROFESSOR ADA QUIST."})
+    world.index(**RULES)
+    assert "PROFESSOR ADA QUIST" not in titles(world)
+
+
 # A model
+
+
+def test_names_kept_apart_are_not_asked_about(world: World):
+    world.write(TEXTS | {"d.txt": "JOHAN ORME met ADA QUIST."})
+    world.index(**MODEL, **{"names": {"aliases": "PROFESSOR JOHN ORME: [{not: JOHAN ORME}]"}})
+    assert "resolve" not in world.prompts() and titles(world) >= {"JOHN ORME", "JOHAN ORME"}
 
 
 def test_a_model_merges_names_that_it_confirms(world: World, model: Model):
@@ -202,6 +267,16 @@ def test_a_model_merges_names_that_it_confirms(world: World, model: Model):
     assert resolutions(world)["JOHAN ORME", None] == "JOHN ORME" and "JOHAN ORME" not in titles(world)
     rows = {row["name"]: row for row in world.table("resolutions")}
     assert rows["JOHAN ORME"]["rule"] == "model" and rows["JOHAN ORME"]["evidence"] == "So it is."
+
+
+@pytest.mark.parametrize("changes", [{"stages": {"resolve": {"model": "none"}}}, {"build": "names"}])
+def test_the_offline_engine_is_not_asked(world: World, changes: dict[str, Any]):
+    world.write(TEXTS | HOMONYMS | {"d.txt": "JOHAN ORME met ADA QUIST."})
+    changes["models"] = {"none": {"provider": "offline"}}
+    world.index(**RULES, **changes)
+    expected, start = resolutions(world), world.asked()
+    world.index(**MODEL, **changes)
+    assert resolutions(world) == expected and not world.prompts(start) and not world.table("failures")
 
 
 def test_an_update_asks_only_about_new_names(world: World, model: Model):

@@ -519,7 +519,7 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
         prompt += corpus.passage_tokens + entities.pairs * (entities.title_tokens + 1)
         reply = basis.reply("claims", CLAIMS_REPLY_TOKENS, "assumed")
         volumes.append(basis.volume("claims", n, n, prompt, n * reply))
-    if settings.resolution.enabled:
+    if settings.asks_about_names:
         volumes.append(_resolve_volume(basis, entities))
     descriptions, merged_tokens = _description_volume(basis, kinds)
     volumes.append(descriptions)
@@ -609,7 +609,7 @@ def _resolve_volume(basis: _Basis, entities: NameCounts) -> Volume:
     """Forecast the requests about names that may be the same, and about names of several things."""
     calls = basis.evidence.replies.get("resolve") or basis.evidence.replies.get("resolve_split")
     known = basis.evidence.counts.get("entities", 0)
-    ratio, source = RESOLVE_PER_ENTITY, "assumed, as with the offline engine on the podcasts"
+    ratio, source = RESOLVE_PER_ENTITY, "assumed, as on the podcasts with names of the offline engine"
     if calls is not None and known:
         ratio = basis.evidence.items.get("resolve", 0) / known
         source = f"measured on the {known:,} entities of the index at --root"

@@ -4,16 +4,17 @@ found_* (by chunk) ──► names, aliases per document ──shuffle by rule a
       mode model:  ──shuffle by name──► profiles ──shuffle by key──► candidates ─► sweep ─► more aliases
 found_* with resolved names ◄── aliases
 
-Rules are in `graph/name_rules.py`, the candidates in `graph/name_candidates.py`, the dialogues in
-`graph/adjudication.py`. Later stages read the resolved tables in place of the extracted ones.
+In `graph/`, the rules are in `name_rules.py` and `document_names.py`, the candidates in `name_candidates.py`
+and the dialogues in `adjudication.py`. Later stages read the resolved tables in place of the extracted ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from operator import itemgetter
 from typing import Any
 
@@ -31,28 +32,23 @@ from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import adjudication, name_candidates
 from graphrag_ray.graph.aliases import EntityNames
+from graphrag_ray.graph.document_names import NameAlias, document_aliases, merge_document_aliases
 from graphrag_ray.graph.entity_resolution import (
     MODEL,
     NamePair,
     NameUse,
-    Refusal,
     Resolution,
+    keep_apart,
     merge_pairs,
     rename_claims,
     rename_entities,
     rename_relationships,
     replace_names,
 )
+from graphrag_ray.graph.extraction_schema import parse_schema
 from graphrag_ray.graph.merge import entity_ids
 from graphrag_ray.graph.name_candidates import DocumentUse
-from graphrag_ray.graph.name_rules import (
-    RULES,
-    NameAlias,
-    document_aliases,
-    may_merge,
-    merge_document_aliases,
-    rule_keys,
-)
+from graphrag_ray.graph.name_rules import RULES, may_merge, rule_keys
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.merge_stage import n_bundles, n_ranges, range_of
 from graphrag_ray.indexing.stages.short_ids import id_keys, load_integer_columns
@@ -115,8 +111,9 @@ VERDICTS = pa.schema(
 )
 """What a model said about two names."""
 _RENAMED = schema.RESOLUTIONS.remove(0).remove(0)  # without ids
-_SPLIT = "split"
-"""The rule of names that a model split."""
+_RENAMED_KEYS = ["document_id", "name", "title"]
+_ALIAS, _SPLIT = "alias", "split"
+"""The rules of names in the aliases file, and of names that a model split."""
 _MAX_COMPARED = 20
 """Maximum number of names that a name is compared with, among those with the same key of a rule."""
 _MAX_DESCRIPTIONS = 2
@@ -124,15 +121,19 @@ _MAX_DESCRIPTIONS = 2
 
 
 @dataclass(frozen=True)
-class Group:
-    """Parts about the same documents: extracted records, chunks and documents."""
+class DocumentGroup:
+    """Parts about the same documents: extracted records, chunks and documents.
+
+    `refused` are the aliases, as (canonical, name), that would join names which the user keeps apart.
+    """
 
     entities: list[Part]
     relationships: list[Part]
     claims: list[Part]
     units: list[Part]
     documents: list[Part]
-    aliases: list[Part]
+    aliases: Sequence[Part] = ()
+    refused: Set[tuple[str, str]] = frozenset()
 
 
 def resolve_names(
@@ -162,75 +163,97 @@ def resolve_names(
         corpus.tables["text_units"],
         corpus.tables["documents"],
     )
-    groups = [Group(*parts, []) for parts in zip(*inputs, strict=True)]
+    groups = [DocumentGroup(*parts) for parts in zip(*inputs, strict=True)]
     n = max(options.max_candidates, name_candidates.MAX_SPLIT_DOCUMENTS)
-    spec = adjudication.resolve_spec(run.prompts, run.settings, n) if options.mode == "model" else None
+    spec = adjudication.resolve_spec(run.prompts, run.settings, n) if run.settings.asks_about_names else None
+    closed_types = frozenset[str]()
+    if (schema_text := run.settings.extraction.schema) and not (
+        types := parse_schema(schema_text)
+    ).open_entities:
+        closed_types = frozenset(type_.name for type_ in types.entities)
     depends_on = [
         *inputs,
         options.model_dump(mode="json"),
-        names.decisions,
+        [names.decisions, sorted(closed_types)],
         spec_key(spec) if spec else None,
     ]
-    resolver = _Resolver(run, groups, names, spec, confirm)
+    resolver = _Resolver(run, groups, names, closed_types, spec, confirm)
     result = run.step("resolve", depends_on, resolver.resolve, "resolve" if spec else None)
-    kept = ("resolutions", "verdicts", "failures")
     found = {name: result.tables[name] for name in ("found_entities", "found_relationships")}
     extraction = replace(extraction, tables=extraction.tables | found)
     if any(found_claims):
         claims = replace(claims, tables=claims.tables | {"found_claims": result.tables["found_claims"]})
-    return (
-        extraction,
-        claims,
-        Result({n: result.tables[n] for n in kept}, result.counts),
-    )
+    kept = {name: result.tables[name] for name in ("resolutions", "verdicts", "failures")}
+    return extraction, claims, Result(kept, result.counts)
 
 
 @dataclass(frozen=True)
 class _Resolver:
     run: Run
-    groups: Sequence[Group]
+    groups: Sequence[DocumentGroup]
     names: EntityNames
+    closed_types: Set[str]
     spec: adjudication.ResolveSpec | None
     confirm: Callable[[Sequence[Part]], object]
 
     def resolve(self) -> Result:
-        run, options = self.run, self.run.settings.resolution
+        run, options, names = self.run, self.run.settings.resolution, self.names
         rules = [rule for rule in RULES if options.mode != "off" and rule in options.rules]
         plan = run.reuse_plan(
             "resolve",
             self.groups,
-            [rules, self.names.decisions],
+            [rules, names.decisions, sorted(self.closed_types)],
             ("names", "aliases"),
             identities=[[group.entities, group.units] for group in self.groups],
         )
-        written = run.map("resolve", partial(_read_names, rules, self.names), plan.new_inputs)
-        found = plan.merge_new(run.store, written)
+        read = partial(_read_names, rules, names, self.closed_types)
+        found = plan.merge_new(run.store, run.map("resolve", read, plan.new_inputs))
+        in_documents = read_table(run.store, found.parts("aliases"), None, ALIASES)
+        kept_apart = pa.array(sorted({name for pair in names.different for name in pair}), pa.string())
+        of_kept_apart = in_documents.filter(pc.is_in(in_documents["name"], value_set=kept_apart)).to_pylist()
+        of_kept_apart.sort(key=itemgetter("document_id", "name"))
+        decided, replaced = (
+            [(row["canonical"], row["name"]) for row in of_kept_apart if (row["rule"] == _ALIAS) == is_alias]
+            for is_alias in (True, False)
+        )
+        members, refused = keep_apart(decided, replaced, names.different)
         groups = [
-            replace(group, aliases=aliases)
+            replace(group, aliases=aliases, refused=refused)
             for group, aliases in zip(self.groups, found.tables["aliases"], strict=True)
         ]
-        pairs = [*self._rule_pairs(found, rules), *self._document_pairs(found)]
-        aliases, refused = self._merge(pairs, ())
+        pairs = [*self._rule_pairs(found, rules), *self._document_pairs(found, in_documents)]
+        guards = names.canonical, members, self.closed_types
+        aliases, refused_pairs = merge_pairs(pairs, names.different, *guards)
         splits: list[tuple[str, NameAlias]] = []
         asked = Result({"verdicts": [], "splits": [], "failures": []})
         if self.spec is not None:
-            asked = self._ask(groups, {alias.name: alias.canonical for alias in aliases})
+            everywhere = {alias.name: alias.canonical for alias in aliases}
+            titles = {name: {everywhere.get(name, name)} for name in kept_apart.to_pylist()}
+            for title, known in members.items():
+                for name in known & titles.keys():
+                    titles[name].add(everywhere.get(title, title))
+            apart = {frozenset(ends) for a, b in names.different for ends in product(titles[a], titles[b])}
+            asked = self._ask(groups, everywhere, apart)
             verdicts = read_table(run.store, asked.parts("verdicts"), None, VERDICTS).to_pylist()
-            same = [row for row in verdicts if row["verdict"] == "same"]
+            verdicts.sort(key=lambda row: (-row["n_a"] - row["n_b"], row["a"], row["b"]))
+            for row in verdicts:
+                if row["verdict"] == "same":
+                    a, b = (NameUse(row[end], row[f"type_{end}"], row[f"n_{end}"]) for end in ("a", "b"))
+                    pairs.append(NamePair(a, b, MODEL, row["reason"] or "confirmed by the model"))
             different = [(row["a"], row["b"]) for row in verdicts if row["verdict"] == "different"]
-            aliases, refused = self._merge([*pairs, *map(_confirmed, sorted_by_mentions(same))], different)
-            splits = self._splits(asked, {alias.name: alias.canonical for alias in aliases})
-        applied = self._apply(groups, aliases, splits)
-        counts = applied.counts | {"refused_merges": len(refused)} if refused else applied.counts
+            aliases, refused_pairs = merge_pairs(pairs, [*names.different, *different], *guards)
+            everywhere = {alias.name: alias.canonical for alias in aliases}
+            rows = read_table(run.store, asked.parts("splits"), None, ALIASES).to_pydict().values()
+            for document, name, label, rule, evidence in zip(*rows, strict=True):
+                if (title := everywhere.get(name, name)) not in names.unsplit:
+                    alias = NameAlias(title, title + label.removeprefix(name), rule, evidence)
+                    splits.append((document, alias))
+        applied = self._apply(groups, aliases, sorted(splits))
+        n_refused = len(refused) + len(refused_pairs)
+        counts = applied.counts | ({"refused_merges": n_refused} if n_refused else {})
         tables = found.tables | applied.tables | asked.tables
         is_final = not has_transient_failures(run.store, asked.tables)
         return Result(tables, counts, is_final, found.made_from)
-
-    def _merge(
-        self, pairs: Sequence[NamePair], different: Sequence[tuple[str, str]]
-    ) -> tuple[list[NameAlias], list[Refusal]]:
-        """Unite the names of pairs, except those that the user or the model keeps apart."""
-        return merge_pairs(pairs, [*self.names.different, *different], self.names.canonical)
 
     def _rule_pairs(self, found: Result, rules: Sequence[str]) -> list[NamePair]:
         """Return the pairs of names with equal keys, in the order of the rules."""
@@ -240,7 +263,8 @@ class _Resolver:
         rows = count_rows(groups)
         n = n_ranges("entity_instances", rows)
         partition = partial(_partition_by_rule, rules, n)
-        written = run.shuffle("resolve", partition, groups, _pairs_in_blocks, n, n_bundles(rows))
+        pair_up = partial(_pairs_in_blocks, self.closed_types)
+        written = run.shuffle("resolve", partition, groups, pair_up, n, n_bundles(rows))
         parts = Result(parts_by_input(written, "pairs")).parts("pairs")
         columns = read_table(run.store, parts, None, _PAIRS).to_pydict().values()
         pairs = [
@@ -249,17 +273,35 @@ class _Resolver:
         ]
         return sorted(pairs, key=lambda pair: (RULES.index(pair.rule), -pair.a.n, pair.a, pair.b))
 
-    def _document_pairs(self, found: Result) -> list[NamePair]:
+    def _document_pairs(self, found: Result, in_documents: pa.Table) -> list[NamePair]:
         """Return the aliases of documents that hold in the whole corpus."""
-        rows = read_table(self.run.store, found.parts("aliases"), [*NameAlias._fields], ALIASES)
-        aliases = [NameAlias(*row) for row in zip(*rows.to_pydict().values(), strict=True)]
-        return [
-            NamePair(NameUse(alias.canonical, "", 1), NameUse(alias.name, "", 0), alias.rule, alias.evidence)
-            for alias in merge_document_aliases([alias for alias in aliases if alias.rule in RULES])
-        ]
+        columns = in_documents.select([*NameAlias._fields]).to_pydict().values()
+        aliases = merge_document_aliases(
+            NameAlias(*row) for row in zip(*columns, strict=True) if row[2] in RULES
+        )
+        types: dict[str, str] = {}
+        if self.closed_types:
+            wanted = pa.array(sorted({name for alias in aliases for name in alias[:2]}), pa.string())
+            tables = (read_part(self.run.store, part) for part in found.parts("names"))
+            of_wanted = [table.filter(pc.is_in(table["title"], value_set=wanted)) for table in tables]
+            uses = _uses(pa.concat_tables([_NAMES.empty_table(), *of_wanted]), ["title"])
+            types = {use.name: use.type for _, found_uses in uses for use in found_uses}
+        ends = (
+            (NameUse(a.canonical, types.get(a.canonical, ""), 1), NameUse(a.name, types.get(a.name, ""), 0))
+            for a in aliases
+        )
+        return [NamePair(*pair, *alias[2:]) for pair, alias in zip(ends, aliases, strict=True)]
 
-    def _ask(self, groups: Sequence[Group], everywhere: Mapping[str, str]) -> Result:
-        """Have a model decide about candidates. Returns tables verdicts, splits and failures."""
+    def _ask(
+        self,
+        groups: Sequence[DocumentGroup],
+        everywhere: Mapping[str, str],
+        apart: Set[frozenset[str]],
+    ) -> Result:
+        """Have a model decide about candidates that are not kept apart.
+
+        Returns tables verdicts, splits and failures.
+        """
         assert self.spec is not None
         run, spec = self.run, self.spec
         rows = count_rows([group.entities for group in groups])
@@ -268,12 +310,29 @@ class _Resolver:
         described = run.shuffle("resolve", read, groups, partial(_profiles, self.names), n, bundles)
         tables = parts_by_input(described, "profiles", "keys", "items")
         profiles, keys = ([parts for parts in tables[name] if parts] for name in ("profiles", "keys"))
-        partition = partial(_partition_by_prefix, "key", n)
-        compared = run.shuffle("resolve", partition, keys, _compare_blocks, n, bundles)
-        pairs = read_table(
-            run.store, Result(parts_by_input(compared, "pairs")).parts("pairs"), None, name_candidates.PAIRS
-        )
-        items = self._items(profiles, self._choose(profiles, pairs), n, bundles) + tables["items"]
+        compared = run.shuffle("resolve", partial(_partition_by_key, n), keys, _compare_blocks, n, bundles)
+        parts = Result(parts_by_input(compared, "pairs")).parts("pairs")
+        pairs = read_table(run.store, parts, None, name_candidates.PAIRS)
+        k = run.settings.resolution.max_candidates
+        columns = pa.schema([("id", pa.uint64()), ("n", pa.int64())])
+        known = load_integer_columns(run.store, profiles, columns)
+        ids, mentions = known["id"].to_numpy(), known["n"].to_numpy()
+        vectors = read_table(run.store, [part for parts in profiles for part in parts], ["vector"])
+        values = pc.list_flatten(vectors["vector"]).to_numpy().reshape(-1, name_candidates.DIMENSIONS)
+        alike = name_candidates.alike_pairs(ids, np.asarray(values, np.float32), k)
+        chosen = name_candidates.choose_candidates(pairs, alike, (ids, mentions), k)
+        items = tables["items"]
+        if candidates := run.write("resolve", "candidates", [chosen.cast(_CANDIDATES)]):
+            # Join the candidates with their profiles, then with the names that they are candidates of.
+            partition = partial(_partition_for_join, "candidate", n)
+            joined = run.shuffle(
+                "resolve", partition, [*profiles, candidates], _attach_candidates, n, bundles
+            )
+            attached = [parts for parts in parts_by_input(joined, "attached")["attached"] if parts]
+            partition = partial(_partition_for_join, "anchor", n)
+            attach = partial(_attach_anchors, apart)
+            joined = run.shuffle("resolve", partition, [*profiles, *attached], attach, n, bundles)
+            items = parts_by_input(joined, "items")["items"] + items
         work = Work(
             "resolve",
             lambda store, row: resolve_dialogue(row, spec),
@@ -286,49 +345,9 @@ class _Resolver:
         written = run.map("resolve", partial(_collect, work, index), items)
         return Result(parts_by_input(written, "verdicts", "splits", "failures"))
 
-    def _choose(self, profiles: list[list[Part]], pairs: pa.Table) -> list[Part]:
-        """Choose the candidates to ask about."""
-        k = self.run.settings.resolution.max_candidates
-        columns = pa.schema([("id", pa.uint64()), ("n", pa.int64())])
-        known = load_integer_columns(self.run.store, profiles, columns)
-        ids, n = known["id"].to_numpy(), known["n"].to_numpy()
-        vectors = read_table(self.run.store, [part for parts in profiles for part in parts], ["vector"])
-        alike = name_candidates.alike_pairs(ids, _matrix(vectors["vector"]), k)
-        chosen = name_candidates.choose_candidates(pairs, alike, (ids, n), k)
-        return self.run.write("resolve", "candidates", [chosen.cast(_CANDIDATES)])
-
-    def _items(
-        self, profiles: list[list[Part]], candidates: list[Part], n: int, bundles: int
-    ) -> list[list[Part]]:
-        """Join candidates with their profiles, then with the names that they are candidates of."""
-        run = self.run
-        if not candidates:
-            return []
-        inputs = [*profiles, candidates]
-        by_candidate = run.shuffle(
-            "resolve", partial(_partition_for_join, "candidate", n), inputs, _attach_candidates, n, bundles
-        )
-        attached = [parts for parts in parts_by_input(by_candidate, "attached")["attached"] if parts]
-        inputs = [*profiles, *attached]
-        by_anchor = run.shuffle(
-            "resolve", partial(_partition_for_join, "anchor", n), inputs, _attach_anchors, n, bundles
-        )
-        return parts_by_input(by_anchor, "items")["items"]
-
-    def _splits(self, asked: Result, everywhere: Mapping[str, str]) -> list[tuple[str, NameAlias]]:
-        rows = read_table(self.run.store, asked.parts("splits"), None, ALIASES).to_pylist()
-        splits = []
-        for row in rows:
-            name, label = row["name"], row["canonical"].removeprefix(row["name"])
-            title = everywhere.get(name, name)
-            if title not in self.names.unsplit:
-                alias = NameAlias(title, title + label, row["rule"], row["evidence"])
-                splits.append((row["document_id"], alias))
-        return sorted(splits)
-
     def _apply(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[DocumentGroup],
         aliases: Sequence[NameAlias],
         splits: Sequence[tuple[str, NameAlias]],
     ) -> Result:
@@ -339,85 +358,54 @@ class _Resolver:
         shared = run.executor.share((everywhere, split))
         written = run.map("resolve", partial(_rename, shared), groups)
         tables: dict[str, list[list[Part]]] = {}
-        for name, kind in (
-            ("entities", "entities"),
-            ("relationships", "relationships"),
-            ("claims", "claims"),
-        ):
-            originals = [getattr(group, kind) for group in groups]
-            tables[f"found_{name}"] = [
-                parts.get(f"found_{name}", original)
-                for parts, original in zip(written, originals, strict=True)
+        for kind in ("entities", "relationships", "claims"):
+            tables[f"found_{kind}"] = [
+                parts.get(f"found_{kind}", getattr(group, kind))
+                for parts, group in zip(written, groups, strict=True)
             ]
         renamed = [parts["renamed"] for parts in written if parts.get("renamed")]
         rows = count_rows(renamed)
         n = n_ranges("entity_instances", rows)
         collected = run.shuffle("resolve", partial(_partition_renamed, n), renamed, _resolutions, n)
         tables["resolutions"] = parts_by_input(collected, "resolutions")["resolutions"]
-        counts = sum_counts(run.store, {"counts": parts_by_input(collected, "counts")["counts"]})
-        return Result(tables, counts)
+        counts = parts_by_input([*written, *collected], "counts")
+        return Result(tables, sum_counts(run.store, counts))
 
 
-def _confirmed(row: Mapping[str, Any]) -> NamePair:
-    a, b = (NameUse(row[end], row[f"type_{end}"], row[f"n_{end}"]) for end in ("a", "b"))
-    return NamePair(a, b, MODEL, row["reason"] or "confirmed by the model")
-
-
-def sorted_by_mentions(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort confirmed pairs, the names with the most mentions first."""
-    return sorted(rows, key=lambda row: (-row["n_a"] - row["n_b"], row["a"], row["b"]))
-
-
-def _read_names(rules: Collection[str], names: EntityNames, store: Store, group: Group) -> Iterator[Tables]:
+def _read_names(
+    rules: Collection[str], names: EntityNames, closed_types: Set[str], store: Store, group: DocumentGroup
+) -> Iterator[Tables]:
     """Find the aliases in each document, and count the names that remain."""
-    columns = ["title", "type", "document_id"]
-    rows = read_table(store, group.entities, columns, schema.ENTITY_INSTANCES)
-    counted = rows.group_by(["document_id", "title", "type"], use_threads=False).aggregate(
-        [([], "count_all")]
-    )
-    counted = counted.sort_by([("document_id", "ascending"), ("title", "ascending"), ("type", "ascending")])
+    keys = ["document_id", "title", "type"]
+    rows = read_table(store, group.entities, keys, schema.ENTITY_INSTANCES)
+    counted = rows.group_by(keys, use_threads=False).aggregate([([], "count_all")])
+    counted = counted.sort_by([(key, "ascending") for key in keys])
     units = read_table(store, group.units, ["document_id", "text"], schema.TEXT_UNITS)
-    texts: dict[str, list[str]] = {}
+    texts = defaultdict[str, list[str]](list)
     for document, text in zip(units["document_id"].to_pylist(), units["text"].to_pylist(), strict=True):
-        texts.setdefault(document, []).append(text)
-    totals: dict[tuple[str, str], int] = {}
-    found: list[dict[str, str]] = []
-    canonical, decided = names.canonical, _by_document(names)
+        texts[document].append(text)
+    totals = Counter[tuple[str, str]]()
+    found: list[tuple[str, ...]] = []
+    canonical, decided = names.canonical, defaultdict[str, dict[str, NameAlias]](dict)
+    for (document, name), title in names.by_document.items():
+        decided[document][name] = NameAlias(name, title, _ALIAS, "in the aliases file")
     for document, uses in groupby(counted.to_pylist(), itemgetter("document_id")):
         types: dict[str, dict[str, int]] = {}
         for use in uses:
-            votes = types.setdefault(use["title"], {})
-            votes[use["type"] or ""] = use["count_all"]
+            types.setdefault(use["title"], {})[use["type"] or ""] = use["count_all"]
         mine = decided.get(document, {})
-        aliases, together = dict(mine), dict[str, list[str]]()
+        aliases = dict(mine)
         majority = {name: min(votes, key=lambda t: (not t, -votes[t], t)) for name, votes in types.items()}
-        for alias in document_aliases(majority, texts.get(document, []), rules) if rules else ():
+        for alias in document_aliases(majority, texts[document], rules, closed_types) if rules else ():
             title = mine[alias.canonical].canonical if alias.canonical in mine else alias.canonical
-            same = together.setdefault(title, [title])
-            apart = any(tuple(sorted((alias.name, name))) in names.different for name in same)
-            is_taken = alias.name in aliases or alias.name in canonical or alias.name == title
-            if alias.name in types and not apart and not is_taken:
+            if alias.name not in aliases and alias.name not in canonical and alias.name != title:
                 aliases[alias.name] = alias._replace(canonical=title)
-                same.append(alias.name)
-        found += ({"document_id": document, **alias._asdict()} for alias in aliases.values())
+        found += ((document, *alias) for alias in aliases.values())
         for name, votes in types.items():
             title = aliases[name].canonical if name in aliases else name
-            for type_, n in votes.items():
-                totals[title, type_] = totals.get((title, type_), 0) + n
-    columns_of = zip(*((title, type_, n) for (title, type_), n in totals.items()), strict=True)
-    yield {
-        "names": pa.table(list(map(pa.array, columns_of)) or [[], [], []], schema=_NAMES),
-        "aliases": pa.Table.from_pylist(found, schema=ALIASES),
-    }
-
-
-def _by_document(names: EntityNames) -> dict[str, dict[str, NameAlias]]:
-    """Return the user's aliases in one document, by document id and name."""
-    decided: dict[str, dict[str, NameAlias]] = {}
-    for (document, name), title in names.by_document.items():
-        alias = NameAlias(name, title, "alias", "in the aliases file")
-        decided.setdefault(document, {})[name] = alias
-    return decided
+            totals.update({(title, type_): n for type_, n in votes.items()})
+    names_by_type = [(*key, n) for key, n in totals.items()]
+    yield {"names": _table(names_by_type, _NAMES), "aliases": _table(found, ALIASES)}
 
 
 def _partition_by_rule(
@@ -430,7 +418,7 @@ def _partition_by_rule(
         for key in rule_keys(title, type_, rules):
             rows.append(row)
             keys.append(key)
-    prefixes = np.array([_prefix("rule", *key) for key in keys], dtype=np.uint64)
+    prefixes = np.array([int(stable_id("rule", *key)[:16], 16) for key in keys], dtype=np.uint64)
     yield pa.table(
         {
             PARTITION: pa.array(range_of(prefixes, n).astype(np.int32)),
@@ -441,50 +429,53 @@ def _partition_by_rule(
     )
 
 
-def _prefix(*natural_key: str) -> int:
-    return int(stable_id(*natural_key)[:16], 16)
-
-
-def _pairs_in_blocks(rows: pa.Table) -> Tables:
+def _pairs_in_blocks(closed_types: Set[str], rows: pa.Table) -> Tables:
     """Pair the names with an equal key, each with the most frequent one that it may be merged with."""
-    columns = ["rule", "key", "title", "type"]
+    pairs: list[tuple[Any, ...]] = []
+    for (rule, _), uses in _uses(rows, ["rule", "key", "title"]):
+        firsts: list[NameUse] = []
+        for use in sorted(uses, key=lambda use: (-use.n, use.name)):
+            compared = firsts[:_MAX_COMPARED]
+            allowed = (x for x in compared if may_merge(*x[:2], *use[:2], rule, closed_types))
+            if first := next(allowed, None):
+                pairs.append((*first, *use, rule))
+            else:
+                firsts.append(use)
+    return {"pairs": _table(pairs, _PAIRS)}
+
+
+def _table(rows: Iterable[Sequence[Any]], columns: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], schema=columns)
+
+
+def _uses(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], list[NameUse]]]:
+    """Yield the names with equal columns `by` before the last one, `title`, each with its majority type."""
+    columns = [*by, "type"]
     counted = rows.group_by(columns, use_threads=False).aggregate([("n", "sum")])
     counted = counted.sort_by([(name, "ascending") for name in columns])
-    pairs: list[tuple[Any, ...]] = []
-    for (rule, _), block in groupby(counted.to_pylist(), itemgetter("rule", "key")):
-        uses = [_use(list(of_title)) for _, of_title in groupby(block, itemgetter("title"))]
-        if len(uses) > 1:
-            pairs += ((*a, *b, rule) for a, b in _pair_up(uses, rule))
-    found = list(zip(*pairs, strict=True)) or [()] * len(_PAIRS)
-    return {"pairs": pa.table([pa.array(c, f.type) for c, f in zip(found, _PAIRS, strict=True)], _PAIRS)}
+    names = groupby(counted.to_pylist(), lambda row: tuple(row[name] for name in by))
+    for block, in_block in groupby(names, lambda name: name[0][:-1]):
+        uses = []
+        for (*_, title), of_title in in_block:
+            counts = list(of_title)
+            stated = [row for row in counts if row["type"]] or counts
+            type_ = min(stated, key=lambda row: (-row["n_sum"], row["type"]))["type"]
+            uses.append(NameUse(title, type_, sum(row["n_sum"] for row in counts)))
+        yield block, uses
 
 
-def _use(rows: Sequence[Mapping[str, Any]]) -> NameUse:
-    """Return the use of a name from its counts by type."""
-    stated = [row for row in rows if row["type"]] or rows
-    type_ = min(stated, key=lambda row: (-row["n_sum"], row["type"]))["type"]
-    return NameUse(rows[0]["title"], type_, sum(row["n_sum"] for row in rows))
-
-
-def _pair_up(uses: Sequence[NameUse], rule: str) -> Iterator[tuple[NameUse, NameUse]]:
-    """Pair each name with the most frequent earlier one that the guards allow."""
-    firsts: list[NameUse] = []
-    for use in sorted(uses, key=lambda use: (-use.n, use.name)):
-        for first in firsts[:_MAX_COMPARED]:
-            if may_merge(first.name, first.type, use.name, use.type, rule):
-                yield first, use
-                break
-        else:
-            firsts.append(use)
-
-
-def _aliases_of(store: Store, group: Group) -> dict[tuple[str, str], NameAlias]:
+def _aliases_of(store: Store, group: DocumentGroup) -> dict[tuple[str, str], NameAlias]:
     rows = read_table(store, group.aliases, None, ALIASES).to_pylist()
-    return {(row.pop("document_id"), row["name"]): NameAlias(**row) for row in rows}
+    aliases = {(row.pop("document_id"), row["name"]): NameAlias(**row) for row in rows}
+    return {
+        key: alias
+        for key, alias in aliases.items()
+        if alias.rule == _ALIAS or (alias.canonical, alias.name) not in group.refused
+    }
 
 
 def _partition_uses(
-    shared: Callable[[], Mapping[str, str]], n: int, store: Store, group: Group
+    shared: Callable[[], Mapping[str, str]], n: int, store: Store, group: DocumentGroup
 ) -> Iterator[pa.Table]:
     """Yield `_USES`: what each document says of each name."""
     in_document = {key: alias.canonical for key, alias in _aliases_of(store, group).items()}
@@ -520,7 +511,9 @@ def _partition_uses(
     yield table.add_column(0, PARTITION, _name_ranges(table["name"], n))
 
 
-def _neighbours(store: Store, group: Group, resolution: Resolution) -> dict[tuple[str, str], list[str]]:
+def _neighbours(
+    store: Store, group: DocumentGroup, resolution: Resolution
+) -> dict[tuple[str, str], list[str]]:
     """Return the neighbours of each name in each document, those with most relationships first."""
     columns = ["source", "target", "document_id"]
     rows = read_table(store, group.relationships, columns, schema.RELATIONSHIP_INSTANCES)
@@ -549,23 +542,15 @@ def _profiles(names: EntityNames, rows: pa.Table) -> Tables:
         found = name_candidates.profile(name, uses)
         id_ = entity_id(name)
         keyed.append((int(id_[:16], 16), name, found.neighbours))
-        of_name = {"name": name, "type": found.type, "n": found.n, "text": found.text}
-        of_name |= {"neighbours": found.neighbours, "documents": found.documents}
+        of_name = {field.name: getattr(found, field.name) for field in _PROFILE}
         profiles.append({"id": id_, "summary": found.summary, **of_name})
-        described = [use for use in uses if use.descriptions]
-        described = described[: name_candidates.MAX_SPLIT_DOCUMENTS]
+        described = [use for use in uses if use.descriptions][: name_candidates.MAX_SPLIT_DOCUMENTS]
         if name not in names.unsplit and len(described) > 1:
-            texts = [_without_name(use.descriptions[0], name) for use in described]
-            vectors = _vectors(texts)
+            vectors = _vectors([_without_name(use.descriptions[0], name) for use in described])
             if name_candidates.may_be_several(name, described, vectors @ vectors.T):
-                items.append(
-                    {
-                        "kind": "split",
-                        "profile": of_name,
-                        "documents": [use.document_id for use in described],
-                        "texts": name_candidates.split_texts(described),
-                    }
-                )
+                of_documents = {"documents": [use.document_id for use in described]}
+                of_documents["texts"] = name_candidates.split_texts(described)
+                items.append({"kind": "split", "profile": of_name, **of_documents})
     vectors = name_candidates.reduced(_vectors([row.pop("summary") for row in profiles]))
     table = pa.Table.from_pylist(profiles, schema=_PROFILES.remove(_PROFILES.get_field_index("vector")))
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), name_candidates.DIMENSIONS)
@@ -587,15 +572,10 @@ def _vectors(texts: Sequence[str]) -> npt.NDArray[np.float32]:
     return vectors.reshape(len(texts), DIMENSIONS)
 
 
-def _matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
-    values = pc.list_flatten(column).to_numpy()
-    return np.asarray(values.reshape(-1, name_candidates.DIMENSIONS), np.float32)
-
-
-def _partition_by_prefix(name: str, n: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
+def _partition_by_key(n: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
     for part in parts:
         table = read_part(store, part)
-        ranges = range_of(table[name].to_numpy(), n).astype(np.int32)
+        ranges = range_of(table["key"].to_numpy(), n).astype(np.int32)
         yield table.add_column(0, PARTITION, pa.array(ranges))
 
 
@@ -635,23 +615,19 @@ def _join(rows: pa.Table) -> pa.Table:
 
 
 def _attach_candidates(rows: pa.Table) -> Tables:
-    joined = _join(rows)
-    attached = joined.select(["anchor", "candidate", "profile"]).rename_columns(
-        ["anchor", "candidate", "other"]
-    )
-    return {"attached": attached}
+    attached = _join(rows).select(["anchor", "candidate", "profile"])
+    return {"attached": attached.rename_columns(["anchor", "candidate", "other"])}
 
 
-def _attach_anchors(rows: pa.Table) -> Tables:
+def _attach_anchors(apart: Set[frozenset[str]], rows: pa.Table) -> Tables:
     joined = _join(rows).sort_by([("anchor", "ascending"), ("candidate", "ascending")])
-    items = []
-    for _, group in groupby(joined.to_pylist(), itemgetter("anchor")):
-        found = list(group)
-        anchor = found[0]["profile"]
-        candidates = [row["other"] for row in found if name_candidates.is_candidate(anchor, row["other"])]
-        if candidates:
-            items.append({"kind": "same", "profile": anchor, "candidates": candidates})
-    return {"items": pa.Table.from_pylist(items, schema=_ITEMS)}
+    items: dict[str, dict[str, Any]] = {}
+    for row in joined.to_pylist():
+        name, other = row["profile"], row["other"]
+        if name_candidates.is_candidate(name, other) and {name["name"], other["name"]} not in apart:
+            item = {"kind": "same", "profile": name, "candidates": []}
+            items.setdefault(name["name"], item)["candidates"].append(other)
+    return {"items": pa.Table.from_pylist([*items.values()], schema=_ITEMS)}
 
 
 def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
@@ -667,7 +643,8 @@ def resolve_dialogue(row: Row, spec: adjudication.ResolveSpec) -> Dialogue[Any]:
 def _collect(
     work: Work[Any], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
 ) -> Iterator[Tables]:
-    verdicts, splits, failures = [], [], [schema.FAILURES.empty_table()]
+    verdicts, splits = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    failures = [schema.FAILURES.empty_table()]
     for batch in replay_rows(work, index(), store, _load(store, parts)):
         failures.append(failure_rows("resolve", work, batch))
         for row, outcome in batch:
@@ -675,41 +652,27 @@ def _collect(
                 continue
             profile = row["profile"]
             if row["kind"] == "split":
-                splits += _split_rows(row, outcome.result)
+                evidence = f"the model found {len(set(outcome.result))} things with this name"
+                splits += (
+                    (document, *NameAlias(profile["name"], title, _SPLIT, evidence))
+                    for document, title in zip(row["documents"], outcome.result, strict=True)
+                    if title != profile["name"]
+                )
                 continue
             for other, verdict in zip(row["candidates"], outcome.result, strict=True):
-                a, b = sorted((profile, other), key=itemgetter("name"))
-                verdicts.append(
-                    {
-                        **{f"{key}a": a[name] for key, name in _ENDS},
-                        **{f"{key}b": b[name] for key, name in _ENDS},
-                        **verdict._asdict(),
-                    }
-                )
+                ends = sorted((profile, other), key=itemgetter("name"))
+                verdicts.append((*(end[field] for end in ends for field in ("name", "type", "n")), *verdict))
     yield {
-        "verdicts": pa.Table.from_pylist(verdicts, schema=VERDICTS),
-        "splits": pa.Table.from_pylist(splits, schema=ALIASES),
+        "verdicts": _table(verdicts, VERDICTS),
+        "splits": _table(splits, ALIASES),
         "failures": pa.concat_tables(failures),
     }
-
-
-_ENDS = (("", "name"), ("type_", "type"), ("n_", "n"))
-
-
-def _split_rows(row: Row, titles: Sequence[str]) -> list[dict[str, str]]:
-    name = row["profile"]["name"]
-    evidence = f"the model found {len(set(titles))} things with this name"
-    return [
-        {"document_id": document, "name": name, "canonical": title, "rule": _SPLIT, "evidence": evidence}
-        for document, title in zip(row["documents"], titles, strict=True)
-        if title != name
-    ]
 
 
 _Shared = Callable[[], tuple[Mapping[str, NameAlias], Mapping[tuple[str, str], NameAlias]]]
 
 
-def _rename(shared: _Shared, store: Store, group: Group) -> Iterator[Tables]:
+def _rename(shared: _Shared, store: Store, group: DocumentGroup) -> Iterator[Tables]:
     """Replace the names of a group. A table without such names is not written again."""
     everywhere, split = shared()
     in_document = _aliases_of(store, group)
@@ -725,52 +688,28 @@ def _rename(shared: _Shared, store: Store, group: Group) -> Iterator[Tables]:
         old = rows.filter(changed)
         counted = pa.table([old["document_id"], old["title"], titles.filter(changed)], _RENAMED_KEYS)
         counted = counted.group_by(_RENAMED_KEYS, use_threads=False).aggregate([([], "count_all")])
-        renamed = [
-            _renamed(row, in_document, everywhere, split)
-            for row in counted.sort_by([(name, "ascending") for name in _RENAMED_KEYS]).to_pylist()
-        ]
-        yield {
-            "found_entities": rename_entities(rows, titles),
-            "renamed": pa.Table.from_pylist(renamed, schema=_RENAMED),
-        }
-    for kind, parts, rename in (
-        ("relationships", group.relationships, rename_relationships),
-        ("claims", group.claims, rename_claims),
-    ):
-        table = read_table(store, parts) if parts else None
-        renamed_table = rename(table, resolution) if table is not None else None
-        if renamed_table is not None:
-            yield {f"found_{kind}": renamed_table}
-
-
-_RENAMED_KEYS = ["document_id", "name", "title"]
-
-
-def _renamed(
-    row: Mapping[str, Any],
-    in_document: Mapping[tuple[str, str], NameAlias],
-    everywhere: Mapping[str, NameAlias],
-    split: Mapping[tuple[str, str], NameAlias],
-) -> dict[str, Any]:
-    """Say why a name was replaced. `document_id` is null if it is replaced in all documents."""
-    document, name = row["document_id"], row["name"]
-    local = in_document.get((document, name))
-    if name in everywhere and everywhere[name].canonical == row["title"]:
-        local = None  # the same in all documents
-    title = local.canonical if local else name
-    general = everywhere.get(title)
-    title = general.canonical if general else title
-    separate = split.get((document, title))
-    alias = separate or local or general
-    assert alias is not None
-    return {
-        "title": row["title"],
-        "name": name,
-        "document_id": document if separate or local else None,
-        "rule": alias.rule,
-        "evidence": alias.evidence,
-        "n_instances": row["count_all"],
-    }
+        counted = counted.sort_by([(name, "ascending") for name in _RENAMED_KEYS])
+        renamed = []
+        for document, name, new, n in zip(*counted.to_pydict().values(), strict=True):
+            local, general = in_document.get((document, name)), everywhere.get(name)
+            if general and general.canonical == new:
+                local = None  # the same in all documents
+            title = local.canonical if local else name
+            general = everywhere.get(title)
+            separate = split.get((document, general.canonical if general else title))
+            alias = separate or local or general
+            assert alias is not None
+            renamed.append(
+                (new, name, document if separate or local else None, alias.rule, alias.evidence, n)
+            )
+        yield {"found_entities": rename_entities(rows, titles), "renamed": _table(renamed, _RENAMED)}
+    instances = read_table(store, group.relationships) if group.relationships else None
+    if instances is not None and (relationships := rename_relationships(instances, resolution)):
+        counts = pa.table([["dropped_relationships"], [relationships[1]]], schema=COUNTS_SCHEMA)
+        yield {"found_relationships": relationships[0], "counts": counts}
+    claims = rename_claims(read_table(store, group.claims), resolution) if group.claims else None
+    if claims is not None:
+        yield {"found_claims": claims}
 
 
 def _partition_renamed(n: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:

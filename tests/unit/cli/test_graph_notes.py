@@ -10,6 +10,7 @@ COUNTS = {
     "merged_names": 1_200,
     "split_names": 1,
     "refused_merges": 2,
+    "dropped_relationships": 3,
     "type_conflicts": 1,
     "type_conflict_examples": {"BAY (LOCATION 2, EVENT 1)": 1},
     "orphans": 57,
@@ -22,7 +23,8 @@ COUNTS = {
 
 def test_notes_name_what_to_check():
     assert graph_notes(COUNTS) == {
-        "names": "1,200 merged; 1 split off; 2 merges refused",
+        "names": "1,200 merged; 1 split off; 2 merges refused; "
+        "3 mentions of relationships within one entity dropped",
         "entity types": "mentions of 1 entity disagree; the majority decides: BAY (LOCATION 2, EVENT 1)",
         "connections": "57 entities have none; most: A B 300 (15%), C 5 (0%)",
         "boilerplate": "12,000 characters left out of 43 chunks",

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id, relationship_id
 from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+from graphrag_ray.graph.document_names import NameAlias
 from graphrag_ray.graph.entity_resolution import (
     MAX_GROUP,
     MODEL,
     NamePair,
     NameUse,
     Resolution,
+    keep_apart,
     merge_pairs,
     rename_claims,
     rename_entities,
@@ -22,7 +24,7 @@ from graphrag_ray.graph.entity_resolution import (
     replace_names,
 )
 from graphrag_ray.graph.merge import CLAIM_INSTANCES, id_of_claim
-from graphrag_ray.graph.name_rules import NameAlias, numbers
+from graphrag_ray.graph.name_rules import numbers
 
 NOWHERE = Resolution({}, {}, {})
 
@@ -124,6 +126,19 @@ def test_the_more_frequent_of_two_spellings_is_canonical():
     assert titles(merge_pairs([NamePair(a, b, "spelling", "")])[0]) == {"FRIEDRICH-HALL": "FRIEDRICH HALL"}
 
 
+@pytest.mark.parametrize("rule", ["abbreviation", "acronym", "short_name"])
+def test_types_of_a_closed_schema_are_not_merged_through_a_name_without_one(rule):
+    liver, unknown, disease = (
+        NameUse("LIVER", "ORGAN", 9),
+        NameUse("HEPAR", "", 1),
+        NameUse("L", "DISEASE", 1),
+    )
+    pairs = [NamePair(liver, unknown, rule, ""), NamePair(unknown, disease, rule, "")]
+    assert groups(merge_pairs(pairs)[0]) == [["HEPAR", "L", "LIVER"]]
+    closed = merge_pairs(pairs, closed_types=frozenset({"ORGAN", "DISEASE"}))
+    assert groups(closed[0]) == [["HEPAR", "LIVER"]] and closed[1][0][:2] == ("HEPAR", "L")
+
+
 WORDS = ["", "ORME", "JOHN ORME", "J. ORME", "DR ORME", "ORME & CO", "ЮРИЙ ОРМ", "オーム", "1984", "ORME II"]
 names = st.sampled_from([*WORDS, *"ABCDEFGH"])
 uses = st.builds(NameUse, names, st.sampled_from(["", "PERSON", "LOCATION"]), st.integers(0, 9))
@@ -181,6 +196,41 @@ def test_a_model_that_confirms_everything_cannot_unite_everything():
     pairs = [pair(a, b) for n, a in enumerate(everyone) for b in everyone[n + 1 : n + 30]]
     aliases, refused = merge_pairs(pairs)
     assert all(len(group) <= MAX_GROUP for group in groups(aliases)) and refused
+
+
+# Names that the user keeps apart
+
+some_names = st.sampled_from("ABCDEF")
+some_aliases = st.lists(st.tuples(st.sampled_from("12"), some_names, some_names), max_size=10)
+apart = st.sets(st.tuples(some_names, some_names).filter(lambda p: p[0] < p[1]), max_size=4)
+
+
+@given(some_aliases, some_aliases, st.lists(st.tuples(some_names, some_names), max_size=8), apart)
+def test_no_two_names_kept_apart_get_one_title_in_a_document_or_in_the_corpus(user, rules, united, apart):
+    decided = {("u" + document, name): title for document, name, title in user if name != title}
+    _, contradictory = keep_apart([], ((title, name) for (_, name), title in decided.items()), apart)
+    decided = {key: title for key, title in decided.items() if (title, key[1]) not in contradictory}
+    found = {(document, name): title for document, name, title in rules if name != title}
+    ends = ([(title, name) for (_, name), title in aliases.items()] for aliases in (decided, found))
+    members, refused = keep_apart(*ends, apart)
+    in_document = decided | {key: t for key, t in found.items() if (t, key[1]) not in refused}
+    everywhere = titles(merge_pairs([pair(a, b) for a, b in united], apart, (), members)[0])
+    resolution = Resolution(in_document, everywhere, {})
+    mentions = [(name, document) for name in "ABCDEF" for document in ("1", "2", "3", "u1", "u2")]
+    meant = {}
+    for (name, _), title in zip(mentions, replaced(mentions, resolution), strict=True):
+        meant.setdefault(name, set()).add(title)
+    assert not [(a, b) for a, b in apart if meant[a] & meant[b]]
+
+
+def test_names_that_are_not_kept_apart_are_all_replaced():
+    assert keep_apart([], [("A", "B"), ("A", "C")], []) == ({"A": {"A", "B", "C"}}, set())
+    assert keep_apart([], [("A", "B"), ("A", "C"), ("D", "C")], [("B", "C")])[1] == {("A", "C")}
+
+
+def test_a_decision_about_a_document_is_an_exception_that_still_counts_for_other_names():
+    members, refused = keep_apart([("A", "B")], [("A", "C")], [("A", "B"), ("B", "C")])
+    assert members == {"A": {"A", "B"}} and refused == {("A", "C")}
 
 
 # Replacing names
@@ -257,20 +307,23 @@ def relationships(*ends):
 
 def test_relationships_follow_their_names_and_self_loops_are_dropped():
     table = relationships(("A", "B", "d"), ("B", "C", "d"), ("D", "A", "d"), ("X", "Y", "d"))
-    found = rename_relationships(table, Resolution({}, {"A": "C"}, {}))
-    assert found is not None and found.schema == table.schema
+    found, dropped = rename_relationships(table, Resolution({}, {"A": "C"}, {})) or (table, -1)
+    assert found.schema == table.schema and dropped == 0
     assert list(
         zip(*(found[c].to_pylist() for c in ("relationship_id", "source", "target")), strict=True)
     ) == [(relationship_id(a, b), a, b) for a, b in [("C", "B"), ("B", "C"), ("D", "C"), ("X", "Y")]]
     loops = rename_relationships(relationships(("A", "B", "d")), Resolution({}, {"A": "B"}, {}))
-    assert loops is not None and loops.num_rows == 0
+    assert loops is not None and (loops[0].num_rows, loops[1]) == (0, 1)
 
 
 def test_relationships_are_split_by_document():
     table = relationships(("A", "B", "d1"), ("A", "B", "d2"))
     found = rename_relationships(table, Resolution({}, {}, {("d2", "A"): "A (X)"}))
-    assert found is not None and found["source"].to_pylist() == ["A", "A (X)"]
-    assert found["relationship_id"].to_pylist() == [relationship_id("A", "B"), relationship_id("A (X)", "B")]
+    assert found is not None and found[0]["source"].to_pylist() == ["A", "A (X)"]
+    assert found[0]["relationship_id"].to_pylist() == [
+        relationship_id("A", "B"),
+        relationship_id("A (X)", "B"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +342,8 @@ def test_renamed_relationships_have_the_ids_of_their_ends(ends, resolution):
     found = rename_relationships(table, resolution)
     if found is None:
         return
-    for row in found.to_pylist():
+    assert len(found[0]) + found[1] == len(table)
+    for row in found[0].to_pylist():
         assert row["source"] != row["target"]
         assert row["relationship_id"] == relationship_id(row["source"], row["target"])
 

@@ -147,7 +147,7 @@ def test_no_names_have_no_keys_and_no_pairs():
 @pytest.mark.parametrize(("a", "b"), SAME)
 def test_names_with_a_common_key_are_paired_once(a, b):
     found = block_pairs(keyed(a, b)).to_pylist()
-    assert [(r["a"], r["b"]) for r in found] == [(1, 2)] and found[0]["similarity"] >= MIN_SIMILARITY
+    assert [(r["a"], r["b"]) for r in found] == [(1, 2)] and found[0]["similarity"] >= MIN_IN_CONTEXT
 
 
 def test_names_that_are_not_alike_are_paired_only_by_a_rare_neighbour():
@@ -320,6 +320,15 @@ def test_contained_names_and_acronyms_need_a_document_or_neighbour_in_common(a, 
     assert not is_candidate(one, fields(b, ["d2"], ["Y"], "EVENT"))
     assert is_candidate(one, fields(b, ["d2"], ["X"], "EVENT"))
     assert is_candidate(one, fields(b, ["d1"], ["Y"], "EVENT"))
+
+
+@pytest.mark.parametrize("long", ["김구선생", "김구 선생", "동산김구선생기념사업회"])
+def test_names_in_cjk_that_contain_others_need_a_document_or_neighbour_in_common(long):
+    one = fields(long, ["d1"], ["X"])
+    assert not is_candidate(one, fields("김구", ["d2"], ["Y"]))
+    assert is_candidate(one, fields("김구", ["d2"], ["X"])) and is_candidate(
+        one, fields("김구", ["d1"], ["Y"])
+    )
 
 
 def test_names_that_are_only_described_alike_must_come_from_different_documents():
