@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.messages import RERANK
 from graphrag_ray.base.plugins import PluginError, Registry
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def load_all() -> dict[str, MethodKind]:
 def stages(name: str, query: Query, is_follow_up: bool = False) -> list[str]:
     """List the stages whose models a question calls. A follow-up question has a history."""
     kind = get_method(name)
-    called = [stage for stage in kind.stages if stage != RERANK or query.rerank_model]
+    called = [stage for stage in kind.stages if stage != "rerank" or query.rerank_model]
     return [*called, *["rate"] * (query.dynamic and kind.dynamic), *["condense"] * is_follow_up]
 
 
