@@ -86,9 +86,9 @@ def nearest_context(
     head: list[RecordId] = []
     while True:
         order = yield from rank(searches, env, k)
-        if not head:  # Rerank only once, although a longer list may begin with other records.
+        if not head:  # Keep the first records, or longer lists, whose scores scale otherwise, reorder them.
             (ranked,) = yield from reranked([(searches[0].text, order)], env, chunks)
-            head = ranked[: n_candidates(env.settings.query, 1)]
+            head = ranked[: n_candidates(env.settings.query, MIN_HITS)]
         order = list(dict.fromkeys([*head, *order]))
         ranked_chunks = [id_ for kind, id_ in order if kind == "text_unit"]
         while True:
