@@ -86,7 +86,7 @@ def nearest_context(
     head: list[RecordId] = []
     while True:
         order = yield from rank(searches, env, k)
-        if not head:  # Keep the first records, or longer lists, whose scores scale otherwise, reorder them.
+        if not head:  # Longer lists scale scores differently, which would reorder the first records.
             (ranked,) = yield from reranked([(searches[0].text, order)], env, chunks)
             head = ranked[: n_candidates(env.settings.query, MIN_HITS)]
         order = list(dict.fromkeys([*head, *order]))
