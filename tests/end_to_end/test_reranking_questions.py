@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from endpoint import BROKEN, NO_SUCH_MODEL, Status
 from world import TOWN, World
 
 from graphrag_ray.base.errors import ModelUnavailable
+from graphrag_ray.query.batch import answer_batch
+from graphrag_ray.query.methods.method import AskRequest
 
 QUESTION = "Who sold the boat?"
 
@@ -70,3 +73,16 @@ def test_methods_without_passages_do_not_call_it(reranked: tuple[World, dict[str
     world, changes = reranked
     world.open(**changes).ask(QUESTION, method="global")
     assert world.endpoint.bodies("/rerank") == []
+
+
+def test_a_batch_that_runs_again_does_not_rerank_again(reranked: tuple[World, dict[str, Any]]):
+    world, changes = reranked
+    path, out = world.root.parent / "questions.csv", world.root.parent / "answers.parquet"
+    path.write_text(f"question\n{QUESTION}\n")
+    first, again = (
+        answer_batch(world.open(**changes), str(path), str(out), AskRequest(method="hybrid"))
+        for _ in range(2)
+    )
+    assert first.failed == again.failed == 0 and len(world.endpoint.bodies("/rerank")) == 1
+    (row,) = pq.read_table(out).to_pylist()
+    assert not any("not reranked" in note for note in row["notes"])
