@@ -110,13 +110,13 @@ def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | R
 def find_json(text: str, start: int) -> tuple[Any, bool]:
     """Return the JSON value at a position (None if it is beyond repair), and whether it was repaired."""
     with suppress(ValueError, RecursionError):
-        return _join_all_surrogates(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
+        return join_all_surrogates(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
     tail = text[start:]
     if len(_MARK.findall(tail)) * len(tail) <= _MAX_REPAIR_STEPS:
         import json_repair  # imported lazily: few replies need it
 
         with suppress(ValueError, RecursionError):
-            return _join_all_surrogates(json_repair.loads(tail)), True
+            return join_all_surrogates(json_repair.loads(tail)), True
     return None, True
 
 
@@ -248,14 +248,14 @@ def _unwrap(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, Any]
     return value if isinstance(value, dict) else None
 
 
-def _join_all_surrogates(value: Any) -> Any:
+def join_all_surrogates(value: Any) -> Any:
     """Apply `join_surrogates` to every string, because an escape can be half of a surrogate pair."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, list):
-        return [_join_all_surrogates(v) for v in value]
+        return [join_all_surrogates(v) for v in value]
     if isinstance(value, dict):
-        return {join_surrogates(k): _join_all_surrogates(v) for k, v in value.items()}
+        return {join_surrogates(k): join_all_surrogates(v) for k, v in value.items()}
     return value
 
 

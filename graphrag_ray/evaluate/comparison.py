@@ -219,8 +219,8 @@ def compare(
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
     settings, url, snapshot = run.index.settings, run.index.store.url, run.index.manifest.number
     model = settings.model(settings.model_name(STAGE))
-    title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {snapshot}"
-    result = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
+    result = Comparison(description, model.model_id, texts, model.provider == "offline")
+    result.title = index_title(run.index)
     answers = collect_answers(run, questions, parsed, result.warnings)
     judgements = _judge_answers(run, questions, parsed, answers, texts, replicates, protocol == "joint")
     result.tables |= {
@@ -255,6 +255,12 @@ def compare(
         result.tables |= counted.tables
         result.warnings += counted.warnings
     return result
+
+
+def index_title(index: Index) -> str:
+    """Return the name and snapshot of an index."""
+    url = index.store.url
+    return f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {index.manifest.number}"
 
 
 def compare_claims(
@@ -355,8 +361,9 @@ def collect_answers(
             imported[condition.name], notes = read_imported_answers(condition.answers, options, questions)
             warnings += [f"Condition {condition.name}: {note}" for note in notes]
 
-    earlier = run.read(table)
-    kept: dict[tuple[str | None, ...], float] = {}
+    earlier, kept = None, dict[tuple[str | None, ...], float]()
+    with suppress(StoreError):  # A damaged table is rewritten below.
+        earlier = run.read(table)
     if earlier is not None and set(_KEPT_TIME) <= set(earlier.column_names):
         kept = {tuple(row.values())[:-1]: row["seconds"] for row in earlier.select(_KEPT_TIME).to_pylist()}
 

@@ -11,7 +11,7 @@ Example:
     questions = datasets.read_questions("hotpot_dev_distractor_v1.json")
     ```
 
-Index the passages with `input.id_column=id` and `input.title_column=title`.
+Index the passages with `input.id_column=id`.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def to_gold_questions(
                 tuple(dict.fromkeys(_texts(values, EVIDENCE_COLUMNS))),
                 tuple(dict.fromkeys(_statements(values.get(ASSERTION_COLUMN)))),
                 ", ".join(_texts(values, TYPE_COLUMNS)),
-                names if isinstance(names, dict) else {},
+                {k: v for k, v in names.items() if isinstance(v, str)} if isinstance(names, dict) else {},
             )
         )
     if not any(q.answers or q.documents or q.assertions for q in gold):

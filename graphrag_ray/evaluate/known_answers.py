@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -319,6 +320,14 @@ def _gold_documents(index: Index, questions: Sequence[GoldQuestion], warnings: l
         listed = list_ids("gold document", sorted(unknown))
         warnings.append(f"Not in the index{which}, counted as missed: {listed}")
     return Gold(labels, of_question, texts)
+
+
+def figures_by_type(figures: pa.Table) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+    """Return the rows of a table `FIGURES` by type of questions, measure and condition."""
+    grouped: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for row in figures.to_pylist():
+        grouped.setdefault(row["type"], {}).setdefault(row["measure"], {})[row["condition"]] = row
+    return grouped
 
 
 def _tables(scores: Scores, types: Mapping[str, str], counts: Mapping[str, int]) -> dict[str, pa.Table]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Input
+from graphrag_ray.base.json_replies import join_all_surrogates
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table, TableRow, json_line
@@ -49,6 +50,10 @@ def _json_rows(content: bytes, source: str) -> list[TableRow]:
     value, encoding, fault = json_line(content, "utf-8")
     if fault:
         raise UsageError(f"{source}: {fault}")
+    try:
+        value = join_all_surrogates(value)
+    except RecursionError:
+        raise UsageError(f"{source}: JSON nested too deeply") from None
     if isinstance(value, dict) and any(isinstance(v, str) for v in value.values()):
         value = [value]
     if not isinstance(value, list):

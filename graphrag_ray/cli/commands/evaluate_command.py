@@ -124,6 +124,14 @@ _out = click.option(
 )
 
 
+_report = click.option("--report", metavar="FILE", help="Also write a self-contained .html page.")
+
+
+def _check_page(report: str | None) -> None:
+    if report is not None and not report.lower().endswith((".html", ".htm")):
+        raise UsageError(f"--report {report!r} must be an .html file")
+
+
 def _open(opts: IndexOptions) -> Index:
     """Open the newest snapshot. Raises UsageError if packages are missing; import their users later."""
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
@@ -162,6 +170,8 @@ def _print_table(table: pa.Table, title: str = "") -> None:
     if title:
         click.echo(f"\n{title}:")
     names = [name for name in table.column_names if table[name].null_count < len(table)]
+    if "method" in names and len(table["index"].unique()) == 1:
+        names.remove("index")  # All conditions ask the same index.
     rows = ([_cell(row[name]) for name in names] for row in table.select(names).to_pylist())
     console.print_table([*map(_heading, names)], rows)
 
@@ -286,7 +296,7 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
 @_question_options
 @_judge_options
 @click.option("--description", metavar="TEXT", default="", help="Description of the corpus for the page.")
-@click.option("--report", metavar="FILE", help="Also write a self-contained .html page.")
+@_report
 @_out
 @_run_options
 def compare(
@@ -321,8 +331,7 @@ def compare(
       graphrag-ray evaluate compare --root ./my-index --questions questions.csv --claims \\
           --condition short=hybrid,query.context_tokens=4000 --condition other=answers-of-another-tool.csv
     """
-    if report is not None and not report.lower().endswith((".html", ".htm")):
-        raise UsageError(f"--report {report!r} must be an .html file")
+    _check_page(report)
     index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate import comparison
 
@@ -439,6 +448,7 @@ def claims(
     multiple=True,
     help="Add a metric that needs several calls of the judge per answer; repeatable.",
 )
+@_report
 @_out
 @_run_options
 def qa(
@@ -449,17 +459,18 @@ def qa(
     judge: bool,
     ks: tuple[int, ...],
     metrics: tuple[str, ...],
+    report: str | None,
     out: str,
     as_json: bool,
     **run_options: Any,
 ) -> None:
     """Score answers and retrieval against known answers and documents.
 
-    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, a yes or
-    no judge, and the assertions of the questions. Retrieval is scored by recall@k, whether all documents are
-    within the first k, precision@k, tokens, substrings, and whether the context contains the answer. Scores
-    per question are written to scores.parquet in the folder --out, means with deviations, also per type of
-    question, to figures.parquet.
+    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, a
+    yes/no judge, and the assertions of the questions. Retrieval is scored by recall@k, whether all documents
+    are within the first k, precision@k, tokens, substrings, and whether the context contains the answer.
+    Scores per question are written to scores.parquet in the folder --out; means with deviations, also per
+    type of question, to figures.parquet.
 
     The method `oracle` answers from the documents of each question, `none` without any.
 
@@ -469,6 +480,7 @@ def qa(
           --condition hybrid=hybrid --condition keyword=keyword
       graphrag-ray evaluate qa --root ./my-index --questions gold.jsonl --condition local=local
     """
+    _check_page(report)
     index = _open(opts)
     from graphrag_ray.evaluate.evaluation_files import gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
@@ -488,20 +500,24 @@ def qa(
         for name, title in titles.items():
             if len(result.tables.get(name, ())):
                 _print_table(result.tables[name], title)
+    if report is not None:
+        from graphrag_ray.evaluate.report_page import write_scores_page
+
+        result.warnings = warnings
+        write_scores_page(index, result, report)
     _end(warnings, result.failed)
 
 
 def _print_scores(tables: Mapping[str, pa.Table]) -> None:
     """Print the mean of each measure with its interval, then the means per type of question."""
+    from graphrag_ray.evaluate.known_answers import figures_by_type
+
     names = tables["summary"]["condition"].to_pylist()
-    figures: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in tables["figures"].to_pylist():
-        figures.setdefault(row["type"], {}).setdefault(row["measure"], {})[row["condition"]] = row
 
     def interval(row: Mapping[str, Any] | None) -> str:
         return f"{row['mean']:.3f} ({row['low']:.3f}–{row['high']:.3f})" if row else ""
 
-    for kind, by_measure in figures.items():
+    for kind, by_measure in figures_by_type(tables["figures"]).items():
         if kind:
             counts = (row["questions"] for of in by_measure.values() for row in of.values())
             click.echo(f"\nType {escape_control(kind)}, {plural(max(counts), 'question')}:")

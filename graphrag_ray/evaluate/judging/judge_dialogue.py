@@ -34,7 +34,7 @@ CORRECT_PROMPT = "correct_answer"
 STATEMENTS_PROMPT = "check_statements"
 MAX_VERDICT_TOKENS, MAX_CLAIMS_TOKENS, MAX_WORD_TOKENS = 300, 4_000, 16
 STATEMENTS_PER_CALL = 40
-TOKENS_PER_STATEMENT = 60
+TOKENS_PER_STATEMENT = 80
 MAX_LISTED = 10  # Of the missing statements that a correction names.
 
 
@@ -167,13 +167,13 @@ def parse_verdicts(reply: ChatReply, names: Sequence[str]) -> dict[str, Verdict]
     "Answer 1", "Explanation": …}, "Overall Winner": …}. The first verdict on a criterion counts.
     """
     value, _ = find_json(reply.text, max(0, reply.text.find("{")))
-    named = value.get("verdicts", value) if isinstance(value, dict) else None
+    fields = value.get("verdicts", value) if isinstance(value, dict) else None
+    named = fields.items() if isinstance(fields, dict) else ()
+    rows = [{**entry, "criterion": name} for name, entry in named if isinstance(entry, dict)]
     parsed = parse_reply(reply.text, VerdictsReply, reply.finish_reason)
-    if isinstance(named, dict):
-        rows = ({**entry, "criterion": name} for name, entry in named.items() if isinstance(entry, dict))
-        entries = [VerdictReply.model_validate(row) for row in rows]
-    else:
-        entries = [] if isinstance(parsed, ReplyProblem) else parsed.verdicts
+    entries = [VerdictReply.model_validate(row) for row in rows]
+    if not entries and not isinstance(parsed, ReplyProblem):
+        entries = parsed.verdicts
     found: dict[str, Verdict] = {}
     keys = {_key(name): name for name in names}
     for entry in entries:

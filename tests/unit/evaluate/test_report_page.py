@@ -232,13 +232,35 @@ def test_conditions_are_listed_with_their_cost():
     settings = "level: 2\nmap_tokens: 8000"
     assert found[1][:3] == ["C0", "global", "–"]
     assert found[3] == [
-        *["SS", "global", "2", "3", "0", "90", "45,000", "$0.090", "10.5", "302.0", settings],
+        *[
+            "SS",
+            "global",
+            "2",
+            "3",
+            "0",
+            "90",
+            "45,000",
+            "$0.090",
+            "$0.030",
+            "6.8",
+            "10.5",
+            "302.0",
+            settings,
+        ],
     ]
     levels = (
         sample().tables["conditions"].drop_columns("level").append_column("level", pa.array(["", "C1", "C2"]))
     )
     page = parsed(sample(conditions=levels))
     assert [row[2] for row in rows(page, "Conditions and what they cost")] == ["Level", "–", "C1", "C2"]
+
+
+def test_indexes_are_listed_with_their_cost():
+    found = rows(parsed(sample()), "Indexes and what they cost to build")
+    assert found[1] == ["/indexes/podcasts", "7", "72", "1,669", "9,000", "5,000,000", "$12.50", "3,600.5"]
+    two = table(CONDITIONS, [{"name": name, "index": f"/indexes/{name}"} for name in ("C0", "TS")])
+    columns = rows(parsed(sample(conditions=two)), "Conditions and what they cost")
+    assert [row[3] for row in columns] == ["Index", "/indexes/C0", "/indexes/TS"]
 
 
 def test_script_receives_answers_and_verdicts():
