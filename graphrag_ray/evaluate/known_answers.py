@@ -111,6 +111,8 @@ def score_known_answers(
         {ASSERTIONS} if judge and any(q.assertions for q in questions) else set()
     )
     _check_plan(parsed, questions, retrieval_only)
+    if metrics and retrieval_only:
+        raise UsageError(f"{', '.join(metrics)}: Only answers have this metric. Remove --retrieval-only.")
     if (judge or wanted) and not retrieval_only:
         run.check_models([STAGE, CLAIMS_STAGE] if wanted - {ASSERTIONS} else [STAGE])
     results = Results()
@@ -144,7 +146,7 @@ def score_known_answers(
         retrieval[name, id_] = retrieval_scores(
             ranked, expected, texts, gold[name].texts[id_] or q.evidence, q.answers, ks, q.evidence
         )
-        if wanted:
+        if FAITHFULNESS in wanted:
             contexts[name, id_] = texts
     if answers is not None:
         _score_answers(run, questions, parsed, answers, scores, results, judge, wanted, contexts)

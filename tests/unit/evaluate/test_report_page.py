@@ -22,6 +22,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from graphrag_ray.evaluate import report_page as page_module
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
+from graphrag_ray.evaluate.known_answers import FIGURES
 from graphrag_ray.evaluate.report_page import (
     HEIGHT,
     MAX_MARKDOWN,
@@ -253,6 +254,27 @@ def test_conditions_are_listed_with_their_cost():
     )
     page = parsed(sample(conditions=levels))
     assert [row[2] for row in rows(page, "Conditions and what they cost")] == ["Level", "–", "C1", "C2"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_scores_show_hostile_types_and_measures_as_text(text: str):
+    row = {
+        "condition": "C0",
+        "type": text,
+        "measure": text,
+        "questions": 2,
+        "mean": 0.5,
+        "low": 0.25,
+        "high": 1.0,
+    }
+    tables = {**sample().tables, "figures": table(FIGURES, [row])}
+    page = parsed(replace(sample(), tables=tables))
+    heading = page.css_first("#scores h3")
+    assert heading is not None and heading.text() == f"Type: {clean(text)}".replace("\r\n", "\n")
+    assert [len(page.css(name)) for name in ("script", "img", "iframe")] == [
+        len(parsed(sample()).css(name)) for name in ("script", "img", "iframe")
+    ]
+    assert "0.500 0.250 to 1.000; –; 2" in page.css_first("#scores td").text()  # type: ignore[union-attr]
 
 
 def test_indexes_are_listed_with_their_cost():
