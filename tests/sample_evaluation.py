@@ -9,23 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphrag_ray.evaluate.comparison import Comparison
+from graphrag_ray.evaluate.comparison import CONDITIONS, INDEXES, Comparison
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
 
 CRITERIA = {
     "comprehensiveness": "How much detail does the answer provide? Does it cover all aspects?",
     "directness": "How specifically and clearly does the answer address the question?",
 }
-CONDITIONS = pa.schema(
-    [
-        ("name", pa.string()),
-        ("method", pa.string()),
-        ("level", pa.int64()),
-        ("settings", pa.string()),
-        *((name, pa.int64()) for name in ("questions", "failed", "calls", "tokens")),
-        *((name, pa.float64()) for name in ("cost_usd", "model_seconds", "words")),
-    ]
-)
 ANSWERS = pa.schema(
     [(name, pa.string()) for name in ("condition", "question_id", "question", "text", "error")]
 )
@@ -91,13 +81,16 @@ def sample(
         {
             "name": name,
             "method": "global",
-            "level": n or None,
+            "level": str(n or ""),
+            "index": "/indexes/podcasts",
             "settings": f"level: {n}\nmap_tokens: 8000",
             "questions": questions,
             "failed": int(n == 1),
             "calls": 10 * (n + 1) * questions,
             "tokens": 5000 * (n + 1) * questions,
             "cost_usd": 0.01 * (n + 1) * questions,
+            "cost_usd_per_answer": 0.01 * (n + 1),
+            "seconds": 2.25 * (n + 1),
             "model_seconds": 3.5 * (n + 1),
             "words": 300.0 + n,
         }
@@ -131,8 +124,10 @@ def sample(
     agreement = [
         {"measure": m, "criterion": c, "cases": 40, "agreement": 0.78} for m in MEASURES for c in CRITERIA
     ]
+    index = {"index": "/indexes/podcasts", "snapshot": 7, "documents": 72, "text_units": 1669, "calls": 9_000}
     tables = {
         "conditions": table(CONDITIONS, conditions),
+        "indexes": table(INDEXES, [index | {"tokens": 5_000_000, "cost_usd": 12.5, "seconds": 3_600.5}]),
         "win_rates": table(WIN_RATES, rates),
         "reliability": table(RELIABILITY, reliability),
         "judgements": table(JUDGEMENTS, judgements),

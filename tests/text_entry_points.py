@@ -76,10 +76,13 @@ from graphrag_ray.evaluate.judging.head_to_head import (
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
+    check_statements,
     correct_spec,
     is_correct,
     judge,
+    judge_joint,
     judge_spec,
+    statements_spec,
 )
 from graphrag_ray.graph import name_candidates
 from graphrag_ray.graph import report_context as contexts
@@ -616,15 +619,21 @@ def streamed(text: str) -> str:
 def judged(text: str) -> Any:
     """The text as question and answers of a comparison, and as the reply."""
     reason = json.dumps({"winner": 1, "reason": text})
+    joint = json.dumps({"verdicts": [{"criterion": text, "winner": 1, "reason": text}, {"criterion": "x"}]})
+    checked = json.dumps({"statements": [{"number": text, "holds": "yes"}, {"number": 2, "holds": text}]})
     dialogues = (
         lambda: judge(text, text, (text, text[1:]), judge_spec(SETTINGS, PROMPTS), 1),
+        lambda: judge_joint(
+            text, {text: text, "x": ""}, (text, text[1:]), judge_spec(SETTINGS, PROMPTS, 2), 1
+        ),
+        lambda: check_statements(text, [text, text[1:]], text, statements_spec(SETTINGS, PROMPTS)),
         lambda: is_correct(text, [text, text[1:]], text, correct_spec(SETTINGS, PROMPTS)),
         lambda: corpus_description(text, description_spec(SETTINGS, PROMPTS)),
     )
     return [
         played(start(), reply, ended)
         for start in dialogues
-        for reply in (text, reason)
+        for reply in (text, reason, joint, checked)
         for ended in ("stop", "length")
     ]
 
@@ -659,7 +668,8 @@ def corpus_asked(text: str) -> Any:
 def measured(text: str) -> Any:
     """An answer and its retrieved records, scored against gold answers."""
     scores = answer_scores(text, [text[::2], "Orla Quist"]), answer_scores("Orla Quist", [text])
-    return scores, retrieval_scores([text, "b"], {text}, [text, text[1:]], ["Orla Quist"], [text, text[1:]])
+    found = [text, text[1:]]
+    return scores, retrieval_scores([text, "b"], {text}, found, ["Orla Quist"], found, evidence=found)
 
 
 def compared(text: str) -> Any:

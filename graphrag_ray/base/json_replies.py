@@ -87,7 +87,7 @@ def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | R
     is_list = len(model.model_fields) == 1 and get_origin(model.model_fields[first].annotation) is list
     is_cut = finish_reason == "length"
     problem: ReplyProblem | None = None
-    for value, repaired in _values(text, _OBJECT_OR_LIST if is_list else _OBJECT, is_cut):
+    for value, repaired in json_values(text, _OBJECT_OR_LIST if is_list else _OBJECT, is_cut):
         data = _unwrap(value, model, is_list)
         if not data:
             continue
@@ -112,7 +112,9 @@ def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | R
     return problem or ReplyProblem(TRUNCATED_JSON if is_cut else missing)
 
 
-def _values(text: str, opening: re.Pattern[str], is_cut: bool) -> Iterator[tuple[Any, bool]]:
+def json_values(
+    text: str, opening: re.Pattern[str] = _OBJECT, is_cut: bool = False
+) -> Iterator[tuple[Any, bool]]:
     """Yield the JSON values in a text, the most likely answer first, and whether they were repaired.
 
     Complete values come first, the last one first and objects before lists, because prose may contain [1].
@@ -134,7 +136,7 @@ def _values(text: str, opening: re.Pattern[str], is_cut: bool) -> Iterator[tuple
         yield from ((_repair(text[start:]), True) for start in [s for s in broken if s > last][:1])
     complete.reverse()
     for value in sorted(complete, key=lambda v: isinstance(v, list)):
-        yield _join_all_surrogates(value), False
+        yield join_all_surrogates(value), False
     for start in sorted({text[start]: start for start in reversed(broken)}.values()):
         yield _repair(text[start:]), True
 
@@ -145,7 +147,7 @@ def _repair(text: str) -> Any:
         import json_repair  # imported lazily: few replies need it
 
         with suppress(ValueError, RecursionError):
-            return _join_all_surrogates(json_repair.loads(text))
+            return join_all_surrogates(json_repair.loads(text))
     return None
 
 
@@ -277,14 +279,14 @@ def _unwrap(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, Any]
     return value if isinstance(value, dict) else None
 
 
-def _join_all_surrogates(value: Any) -> Any:
+def join_all_surrogates(value: Any) -> Any:
     """Apply `join_surrogates` to every string, because an escape can be half of a surrogate pair."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, list):
-        return [_join_all_surrogates(v) for v in value]
+        return [join_all_surrogates(v) for v in value]
     if isinstance(value, dict):
-        return {join_surrogates(k): _join_all_surrogates(v) for k, v in value.items()}
+        return {join_surrogates(k): join_all_surrogates(v) for k, v in value.items()}
     return value
 
 

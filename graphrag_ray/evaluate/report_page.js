@@ -16,8 +16,10 @@ function showPlot() {
     plot.hidden = plot.dataset.criterion !== plotCriterion.value;
   }
 }
-plotCriterion.addEventListener("change", showPlot);
-showPlot();
+if (plotCriterion) {
+  plotCriterion.addEventListener("change", showPlot);
+  showPlot();
+}
 
 function add(parent, name, text, className) {
   const element = parent.appendChild(document.createElement(name));

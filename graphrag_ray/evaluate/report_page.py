@@ -1,4 +1,4 @@
-"""Render a comparison as a self-contained HTML page, from the template `report_page.html.j2`.
+"""Render a comparison or scores as a self-contained HTML page, from the template `report_page.html.j2`.
 
 The page's content security policy allows only its own style and script, by hash. The template escapes all
 text except the JSON blocks made here. Rendering is deterministic.
@@ -25,8 +25,11 @@ from markdown_it.rules_core import StateCore
 from markupsafe import Markup, escape
 
 from graphrag_ray.base.wording import plural
-from graphrag_ray.evaluate.comparison import Comparison
-from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
+from graphrag_ray.evaluate.comparison import ANSWERED, CONDITIONS, Comparison, index_title
+from graphrag_ray.evaluate.evaluation_run import Results
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, SIGNIFICANT, WIN_RATES
+from graphrag_ray.evaluate.judging.judge_dialogue import STAGE
+from graphrag_ray.evaluate.known_answers import figures_by_type
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store.files import Store
 
@@ -57,6 +60,27 @@ def write_page(index: Index, comparison: Comparison, url: str) -> None:
     store.write(file, report_page(replace(comparison, description=about)).encode("utf-8"))
 
 
+def write_scores_page(index: Index, results: Results, url: str) -> None:
+    """Write the page of `evaluate qa` to a file or URL. Raises StoreError.
+
+    It has the sections of a comparison that do not depend on verdicts, and the scores.
+    """
+    empty = {
+        "judgements": JUDGEMENTS,
+        "win_rates": WIN_RATES,
+        "reliability": RELIABILITY,
+        "conditions": CONDITIONS,
+        "answers": ANSWERED,
+    }
+    tables = {name: schema.empty_table() for name, schema in empty.items()} | results.tables
+    tables |= {"conditions": tables.get("qa_conditions", tables["conditions"])}
+    model = index.settings.model(index.settings.model_name(STAGE))
+    offline = model.provider == "offline" and len(tables.get("qa_judging", ())) > 0
+    title = index_title(index)
+    page = Comparison("", model.model_id, {}, offline, tables, results.warnings, title)
+    write_page(index, page, url)
+
+
 def report_page(comparison: Comparison) -> str:
     """Render the page. The result can always be encoded as UTF-8."""
     module_path = Path(__file__)
@@ -77,7 +101,8 @@ def report_page(comparison: Comparison) -> str:
     verdicts = (tables["win_rates"], tables["judgements"])
     # Names are in table order. Conditions and criteria that occur only in other tables come last.
     pairs = (table[end] for table in verdicts for end in ("first", "second"))
-    conditions = _distinct(tables["conditions"]["name"], tables["answers"]["condition"], *pairs)
+    scored = [tables["figures"]["condition"]] if "figures" in tables else []
+    conditions = _distinct(tables["conditions"]["name"], tables["answers"]["condition"], *pairs, *scored)
     judged = _distinct(*(table["criterion"] for table in (*verdicts, tables["reliability"])))
     names = {"conditions": conditions, "criteria": list(dict.fromkeys([*comparison.criteria, *judged]))}
     question_texts = dict(
@@ -109,6 +134,8 @@ def report_page(comparison: Comparison) -> str:
         dash=MISSING,
         plot_size=(WIDTH, HEIGHT),
         plot_box=BOX,
+        scores=figures_by_type(tables["figures"]) if "figures" in tables else {},
+        several_indexes=len(_distinct(tables["conditions"]["index"])) > 1,
         **_rates_and_costs(comparison, names),
     )
 

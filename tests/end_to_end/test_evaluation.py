@@ -19,7 +19,7 @@ import toy_model
 from endpoint import Endpoint, Status
 from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
-from graphrag_ray import evaluate
+from graphrag_ray import evaluate, open_index
 from graphrag_ray.base.errors import (
     EXIT_FAILED_ITEMS,
     BudgetSpent,
@@ -27,6 +27,7 @@ from graphrag_ray.base.errors import (
     TooManyFailures,
     UsageError,
 )
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.comparison import compare as compared
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
@@ -286,6 +287,106 @@ def test_the_folder_records_what_was_compared(town: World):
     assert [c["name"] for c in about["conditions"]] == ["global", "vector"]
 
 
+# Several indexes, one call for all criteria
+
+
+@pytest.fixture
+def other_town(built: Any, town: World, tmp_path: Path) -> str:
+    """The index of a part of the town, with other chunks."""
+    texts = {name: TOWN[name] for name in ("council.txt", "harbour.txt")}
+    part = World(tmp_path / "other", town.endpoint)
+    part.write(texts)
+    part.index(chunking={"size": 60, "overlap": 0})
+    return str(part.root)
+
+
+def test_a_condition_can_ask_another_index_with_other_prompts(town: World, other_town: str, tmp_path: Path):
+    (tmp_path / "p").mkdir()
+    prompt = load_prompts()["answer"].source.replace("# Goal, once more", "# Once more: be kind")
+    (tmp_path / "p" / "answer.txt").write_text(prompt)
+
+    def respond(body: dict[str, Any]) -> Any:
+        return toy_model.respond(
+            json.loads(json.dumps(body).replace("# Once more: be kind", "# Goal, once more"))
+        )
+
+    town.endpoint.respond = respond
+    asked = town.asked()
+    ways = ["here=vector", f"there=vector,index={other_town},query.response_type=a word"]
+    found = compare(town, [*ways, f"kind=vector,prompts={tmp_path / 'p'}"], ["comprehensiveness"])
+    assert found.failed == 0
+    conditions = {row["name"]: row for row in found.tables["conditions"].to_pylist()}
+    assert all(row["tokens"] > 0 and row["seconds"] > 0 for row in conditions.values())
+    assert conditions["there"]["index"] != conditions["here"]["index"] == conditions["kind"]["index"]
+    assert conditions["kind"]["settings"] == f"prompts={tmp_path / 'p'}"
+    answers = [row for row in found.tables["answers"].to_pylist() if row["condition"] == "there"]
+    there = open_index(other_town)
+    chunks = set(there.table("text_units")["id"].to_pylist())
+    assert all(row["chunks"] and set(row["chunks"]) <= chunks for row in answers)
+    bodies = [json.dumps(body) for body in town.endpoint.bodies()[asked:]]
+    assert sum("be kind" in body for body in bodies) == 3
+    indexes = {row["index"]: row for row in found.tables["indexes"].to_pylist()}
+    assert len(indexes) == 2 and indexes[conditions["there"]["index"]]["documents"] == 2
+    assert all(row["calls"] > 0 and row["seconds"] > 0 for row in indexes.values())
+    about = json.loads((folder(town) / "evaluation.json").read_text())["conditions"][1]
+    assert about["index"].endswith("other/index") and about["snapshot"] == 1
+
+
+def test_wall_times_are_those_of_the_run_that_asked(town: World):
+    first = compare(town).tables["answers"]["seconds"].to_pylist()
+    assert compare(town).tables["answers"]["seconds"].to_pylist() == first
+
+
+def test_an_open_index_can_be_a_condition_in_python(town: World, other_town: str):
+    there = evaluate.condition("there=vector", open_index(other_town))
+    gold = {"question": "Who met ALICE ?", "answer": "BOB", "documents": ["council.txt", "mill.txt"]}
+    with pytest.warns(UserWarning, match=r"Not in the index \S*other/index, .*: gold document mill.txt"):
+        found = evaluate.qa(town.open(), [gold], ["here=vector", there], ks=(10,), judge=False)
+    assert found["summary"]["recall@10"].to_list() == [1.0, 0.5]
+    assert found["indexes"]["documents"].to_list() == [6, 2]
+    for text, told in (
+        ("a=vector,index=gone", "Condition a: .*gone"),
+        ("a=vector,prompts=gone", "Condition a: .*gone"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            evaluate.qa(town.open(), [gold], [text])
+
+
+def test_the_joint_judge_is_called_once_for_all_criteria_and_an_overall_winner(town: World, run: Command):
+    asked = town.asked()
+    planned = evaluate.estimate(
+        town.open(), QUESTIONS, WAYS, criteria=("diversity",), replicates=2, judge_protocol="joint"
+    )
+    more = ["--criterion", "diversity", "--replicates", "2", "--judge-protocol", "joint", "--json", "-q"]
+    done = run("evaluate", "compare", *options(town), *model_options(town), *more, "--out", folder(town))
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert [*told["criteria"]] == ["comprehensiveness", "diversity", "overall"]
+    prompts = town.prompts(asked)
+    assert prompts["judge_joint"] == 6 and not prompts["judge"]
+    assert dict(zip(planned["name"], planned["calls"], strict=True))["judge"] == 6
+    rows = pq.read_table(folder(town) / "judgements.parquet").to_pylist()
+    assert len(rows) == 3 * 6 and sum(row["swapped"] for row in rows) == 9
+    assert {row["criterion"]: row["position_bias"] for row in told["reliability"]} == dict.fromkeys(
+        told["criteria"], 0.0
+    )
+
+
+def test_a_joint_reply_without_a_criterion_fails_for_all_criteria(town: World):
+    def respond(body: dict[str, Any]) -> Any:
+        if prompt_of(body) in ("judge_joint", "correct"):
+            return '{"verdicts": [{"criterion": "diversity", "winner": 1}]}'
+        return toy_model.respond(body)
+
+    town.endpoint.respond = respond
+    with evaluation_run(town.open(), str(folder(town)), "test") as run:
+        found = compared(
+            run, [BatchQuestion("1", QUESTIONS[0])], WAYS, ["diversity"], replicates=2, protocol="joint"
+        )
+    assert found.failed == 4 and set(found.tables["judgements"]["winner"].to_pylist()) == {None}
+    assert all("for overall" in error for error in found.tables["judgements"]["error"].to_pylist())
+
+
 # Claims, gold answers, communities
 
 
@@ -321,6 +422,99 @@ def test_gold_answers_score_answers_and_retrieval(town: World):
     assert 0 < scores["vector", "1"]["f1"] < 1
     assert found.warnings == ["Not in the index, counted as missed: gold document gone.txt"]
     assert list(found.tables["summary"]["condition"].to_pylist()) == ["vector", "local"]
+
+
+def test_the_oracle_answers_from_the_gold_documents(town: World, tmp_path: Path):
+    asked = town.asked()
+    questions = [*gold(), GoldQuestion(BatchQuestion("3", "Who paid GRACE ?"), ("IVAN",))]
+    with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+        found = score_known_answers(run, questions, ["best=oracle", "vector=vector"])
+        with pytest.raises(UsageError, match="Condition best: Method oracle retrieves nothing"):
+            score_known_answers(run, questions, ["best=oracle"], retrieval_only=True)
+        with pytest.raises(UsageError, match="needs documents, but the index has none"):
+            score_known_answers(run, questions[2:], ["best=oracle"])
+    scores = {(s["condition"], s["question_id"]): s for s in found.tables["scores"].to_pylist()}
+    assert scores["best", "1"]["token_recall"] == scores["best", "1"]["token_precision"] == 1.0
+    assert scores["best", "1"]["substring_recall"] == scores["best", "1"]["substring_precision"] == 1.0
+    assert scores["best", "1"]["accuracy"] == 1.0 and scores["best", "3"]["accuracy"] == 0.0
+    bodies = [
+        b["messages"][-1]["content"] for b in town.endpoint.bodies()[asked:] if prompt_of(b) == "answer"
+    ]
+    assert (
+        sum("GRACE bought flour" in b and "met BOB at the council" in b and "rained" not in b for b in bodies)
+        == 1
+    )
+    with pytest.raises(UsageError, match="Condition best: Method oracle answers from the documents"):
+        compare(town, ["best=oracle", "vector=vector"])
+
+
+def test_figures_have_deviations_and_are_given_per_type(town: World, run: Command):
+    rows = [
+        {"question": "Who met ALICE ?", "answer": "BOB", "type": "bridge"},
+        {"question": "Who sailed with ERIN ?", "answer": "Nobody", "type": "bridge"},
+        {"question": "Who married HEIDI ?", "answer": "IVAN", "question_type": "comparison"},
+    ]
+    file = town.root.parent / "gold.json"
+    file.write_text(json.dumps(rows))
+    base = ["evaluate", "qa", "--root", town.root, "--questions", file, "--condition", "v=vector"]
+    page = town.root.parent / "scores.html"
+    done = run(*base, *model_options(town), "--out", folder(town), "--report", page)
+    assert done.exit_code == 0, done.output
+    assert "Type bridge, 2 questions:" in done.output and "Indexes:" in done.output
+    written = page.read_text("utf-8")
+    assert (
+        "Type: <bdi>bridge</bdi>" in written and 'id="indexes"' in written and 'id="win-rates"' not in written
+    )
+    figures = pq.read_table(folder(town) / "figures.parquet").to_pylist()
+    accuracy = {row["type"]: row for row in figures if row["measure"] == "accuracy"}
+    assert {kind: (row["questions"], row["mean"]) for kind, row in accuracy.items()} == {
+        "": (3, pytest.approx(2 / 3)),
+        "bridge": (2, 0.5),
+        "comparison": (1, 1.0),
+    }
+    assert accuracy["bridge"]["deviation"] == pytest.approx(0.5**0.5)
+    assert accuracy["comparison"]["deviation"] is None
+    assert (accuracy["bridge"]["low"], accuracy["bridge"]["high"]) == (0.0, 1.0)
+
+
+def test_statements_of_answers_and_assertions_are_judged(town: World):
+    """The toy model answers with the sentences that have the names of the question."""
+    asked = town.asked()
+    rows = [
+        {
+            "question": "Who met ALICE ?",
+            "answer": "BOB met ALICE, and ZOE saw it.",
+            "assertions": ["BOB met ALICE.", {"statement": "ZOE met ALICE."}],
+        },
+        {"question": "Who sailed with ERIN ?", "answer": "FRANK"},
+    ]
+    found = evaluate.qa(
+        town.open(), rows, ["v=vector"], metrics=evaluate.METRICS, ks=(5,), out=str(folder(town))
+    )
+    first, second = found["scores"].to_dict("records")
+    assert first["assertions"] == 0.5 and pd.isna(second["assertions"])
+    assert first["coverage"] == pytest.approx(2 / 3) and second["coverage"] == 1.0
+    assert first["faithfulness"] == second["faithfulness"] == 1.0
+    assert 0 < first["statement_f1"] < 1
+    prompts = town.prompts(asked)
+    assert (prompts["answer_claims"], prompts["check_statements"]) == (2 + 2, 1 + 3 * 2)
+    assert set(found["qa_judging"]["stage"]) == {"answer_claims", "check_statements", "correct_answer"}
+    asked = town.asked()
+    evaluate.qa(town.open(), rows, ["v=vector"], metrics=evaluate.METRICS, ks=(5,), out=str(folder(town)))
+    assert town.asked() == asked
+    with pytest.raises(UsageError, match=r"Unknown metric 'beauty'\. Choose from: coverage"):
+        evaluate.qa(town.open(), rows, ["v=vector"], metrics=["beauty"])
+
+
+def test_unusable_statement_verdicts_are_failures_and_not_zeros(town: World):
+    town.endpoint.respond = lambda body: (
+        "?" if prompt_of(body) in ("check_statements", "correct") else toy_model.respond(body)
+    )
+    q = GoldQuestion(BatchQuestion("1", "Who met ALICE ?"), assertions=("BOB met ALICE.",))
+    with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+        found = score_known_answers(run, [q], ["v=vector"])
+    assert found.failed == 1 and "Question 1, v: No assertions: check_statements" in found.warnings[0]
+    assert "assertions" not in found.tables["summary"].column_names
 
 
 def test_a_missing_answer_scores_0(town: World):

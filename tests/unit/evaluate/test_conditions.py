@@ -34,6 +34,13 @@ from graphrag_ray.evaluate.conditions import EvaluationCondition, parse_conditio
             "x=local:C2,query.response_type=a = b",
             EvaluationCondition("x", "local", "C2", ("query.response_type=a = b",)),
         ),
+        (
+            "y=vector,index=s3://b/index,of=a , prompts=p,query.context_tokens=300",
+            EvaluationCondition(
+                "y", "vector", None, ("query.context_tokens=300",), "", "s3://b/index,of=a", "p"
+            ),
+        ),
+        ("o=answers.json", EvaluationCondition("o", answers="answers.json")),
     ],
 )
 def test_condition_has_a_name_method_level_and_settings(text: str, condition: EvaluationCondition):
@@ -49,6 +56,10 @@ def test_condition_has_a_name_method_level_and_settings(text: str, condition: Ev
         ("a=globul", "Unknown method 'globul'"),
         ("a" * 61 + "=global", "at most 60"),
         ("a=answers.txt", "Unknown method"),
+        ("a=vector,index=", "index= needs one value"),
+        ("a=vector,index=x,index=y", "index= needs one value"),
+        ("a=vector,indexes.x=y", "does not affect how questions"),
+        ("a=answers.csv,index=x", "Unknown method 'answers.csv'"),
     ],
 )
 def test_invalid_condition_is_reported_with_the_syntax(text: str, told: str):

@@ -22,6 +22,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from graphrag_ray.evaluate import report_page as page_module
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
+from graphrag_ray.evaluate.known_answers import FIGURES
 from graphrag_ray.evaluate.report_page import (
     HEIGHT,
     MAX_MARKDOWN,
@@ -232,13 +233,56 @@ def test_conditions_are_listed_with_their_cost():
     settings = "level: 2\nmap_tokens: 8000"
     assert found[1][:3] == ["C0", "global", "–"]
     assert found[3] == [
-        *["SS", "global", "2", "3", "0", "90", "45,000", "$0.090", "10.5", "302.0", settings],
+        *[
+            "SS",
+            "global",
+            "2",
+            "3",
+            "0",
+            "90",
+            "45,000",
+            "$0.090",
+            "$0.030",
+            "6.8",
+            "10.5",
+            "302.0",
+            settings,
+        ],
     ]
     levels = (
         sample().tables["conditions"].drop_columns("level").append_column("level", pa.array(["", "C1", "C2"]))
     )
     page = parsed(sample(conditions=levels))
     assert [row[2] for row in rows(page, "Conditions and what they cost")] == ["Level", "–", "C1", "C2"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_scores_show_hostile_types_and_measures_as_text(text: str):
+    row = {
+        "condition": "C0",
+        "type": text,
+        "measure": text,
+        "questions": 2,
+        "mean": 0.5,
+        "low": 0.25,
+        "high": 1.0,
+    }
+    tables = {**sample().tables, "figures": table(FIGURES, [row])}
+    page = parsed(replace(sample(), tables=tables))
+    heading = page.css_first("#scores h3")
+    assert heading is not None and heading.text() == f"Type: {clean(text)}".replace("\r\n", "\n")
+    assert [len(page.css(name)) for name in ("script", "img", "iframe")] == [
+        len(parsed(sample()).css(name)) for name in ("script", "img", "iframe")
+    ]
+    assert "0.500 0.250 to 1.000; –; 2" in page.css_first("#scores td").text()  # type: ignore[union-attr]
+
+
+def test_indexes_are_listed_with_their_cost():
+    found = rows(parsed(sample()), "Indexes and what they cost to build")
+    assert found[1] == ["/indexes/podcasts", "7", "72", "1,669", "9,000", "5,000,000", "$12.50", "3,600.5"]
+    two = table(CONDITIONS, [{"name": name, "index": f"/indexes/{name}"} for name in ("C0", "TS")])
+    columns = rows(parsed(sample(conditions=two)), "Conditions and what they cost")
+    assert [row[3] for row in columns] == ["Index", "/indexes/C0", "/indexes/TS"]
 
 
 def test_script_receives_answers_and_verdicts():

@@ -18,11 +18,18 @@ from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.evaluate.judging.judge_dialogue import (
+    STATEMENTS_PER_CALL,
     VERDICT_SCHEMA,
+    VERDICTS_SCHEMA,
     Verdict,
+    check_statements,
     judge,
+    judge_joint,
     judge_spec,
+    parse_statements,
     parse_verdict,
+    parse_verdicts,
+    statements_spec,
 )
 from graphrag_ray.offline import answer as offline_answer
 
@@ -152,3 +159,117 @@ def test_offline_engine_gives_a_verdict_at_the_first_turn(
 def test_references_do_not_reveal_the_search_method():
     text = "It rose [Data: Reports (3, 7); Sources (2)]. It fell [Data: Reports (7, +more)] (see [1])."
     assert anonymize_references(text) == "It rose [1, 2, 3]. It fell [2] (see [1])."
+
+
+# Several criteria in one call
+
+NAMES = ("diversity", "overall")
+CRITERIA = {"diversity": "Diversity: which shows more sides?", "overall": "Overall: which is better?"}
+JOINT = judge_spec(parse_settings({}), load_prompts(), len(CRITERIA))
+
+
+def verdicts(*winners: object) -> str:
+    rows = [{"criterion": n, "reason": "So.", "winner": w} for n, w in zip(NAMES, winners, strict=False)]
+    return json.dumps({"verdicts": rows})
+
+
+def test_joint_judge_receives_all_criteria_and_returns_a_verdict_for_each():
+    dialogue = judge_joint("Who has a plan?", CRITERIA, ANSWERS, JOINT, 3)
+    result, (request,) = drive(dialogue, verdicts(2, 0))
+    assert result == {"diversity": Verdict(2, "So."), "overall": Verdict(0, "So.")}
+    text = request.messages[-1].content
+    assert "- diversity: Diversity: which shows more sides?\n- overall: Overall" in text
+    assert (request.prompt, request.sample, request.schema) == ("judge_joint", 3, VERDICTS_SCHEMA)
+    assert JOINT.max_tokens == 2 * SPEC.max_tokens
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        verdicts(1, 2),
+        f"```json\n{verdicts(1, 2)}\n```",
+        '{"Diversity": {"Winner": "Answer 1", "Explanation": "a"}, "Overall Winner": {"Winner": "Answer 2"}}',
+        '{"verdicts": {"diversity": {"winner": 1}, "overall": {"winner": "2"}}}',
+        '[{"criterion": "**Diversity**", "winner": 1}, {"criterion": "OVERALL", "winner": 2}]',
+        '{"verdicts": [{"criterion": "diversity", "winner": 1}, {"criterion": "diversity", "winner": 2},'
+        '{"criterion": "length", "winner": 1}, {"criterion": "overall", "winner": 2}]}',
+    ],
+)
+def test_joint_verdicts_are_parsed_in_all_forms_that_models_write(text: str):
+    found = parse_verdicts(ChatReply(text), NAMES)
+    assert isinstance(found, dict)
+    assert {name: verdict.winner for name, verdict in found.items()} == {"diversity": 1, "overall": 2}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Answer 1", verdicts(1), verdicts(1, 3), '{"overall": 2, "diversity": 1}']
+)
+def test_joint_reply_without_a_verdict_on_each_criterion_is_corrected_once(text: str):
+    result, requests = drive(judge_joint("Who?", CRITERIA, ANSWERS, JOINT, 0), text, verdicts(1, 1))
+    assert set(result) == {*NAMES} and len(requests) == 2
+    with pytest.raises(DialogueFailed, match="still not usable"):
+        drive(judge_joint("Who?", CRITERIA, ANSWERS, JOINT, 0), text, text)
+
+
+def test_offline_engine_judges_jointly_as_it_judges_separately():
+    answers = ("A plan.", "Mara Venn and Orla Quist have a plan.")
+    joint = run_dialogue(judge_joint("Who has a plan?", CRITERIA, answers, JOINT, 0), offline_answer)
+    for name, text in CRITERIA.items():
+        assert joint[name] == run_dialogue(judge("Who has a plan?", text, answers, SPEC, 0), offline_answer)
+
+
+# Statements
+
+STATEMENTS = statements_spec(parse_settings({}), load_prompts())
+
+
+def holding(*verdicts: object) -> str:
+    return json.dumps({"statements": [{"number": n, "holds": v} for n, v in enumerate(verdicts, 1)]})
+
+
+def test_statements_are_checked_in_batches():
+    statements = [f"Statement\n{n}." for n in range(STATEMENTS_PER_CALL + 1)]
+    replies = holding(*(n % 2 for n in range(STATEMENTS_PER_CALL))), holding("Yes")
+    result, requests = drive(check_statements("Who?", statements, "A text.", STATEMENTS), *replies)
+    assert result == [n % 2 == 1 for n in range(STATEMENTS_PER_CALL)] + [True]
+    assert "1. Statement 0.\n2. Statement 1.\n" in requests[0].messages[-1].content
+    assert requests[0].call.temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        holding("yes", "no"),
+        holding("Yes.", False),
+        '[{"statement": "2", "verdict": "N"}, {"statement": "1", "verdict": "Y"}]',
+        '{"statements": [{"holds": true}, {"holds": "false"}]}',
+        '{"statements": [{"number": "No. 1", "holds": 1}, {"number": 2, "holds": 0}, {"number": 1}]}',
+    ],
+)
+def test_checked_statements_are_parsed_in_all_forms_that_models_write(text: str):
+    assert parse_statements(ChatReply(text), 2) == [True, False]
+
+
+@pytest.mark.parametrize("text", ["", "yes, no", holding("yes"), holding("yes", "maybe")])
+def test_missing_statements_are_asked_for_once_more_and_never_guessed(text: str):
+    problem = parse_statements(ChatReply(text), 2)
+    assert isinstance(problem, ReplyProblem)
+    with pytest.raises(DialogueFailed, match="still not usable"):
+        drive(check_statements("Who?", ["A.", "B."], "A text.", STATEMENTS), text, text)
+
+
+@given(texts(), st.integers(1, 5))
+def test_any_reply_gives_all_verdicts_or_a_problem(text: str, n: int):
+    found = parse_statements(ChatReply(text), n)
+    assert isinstance(found, ReplyProblem) or len(found) == n
+    joint = parse_verdicts(ChatReply(text), NAMES)
+    assert isinstance(joint, ReplyProblem) or list(joint) == [*NAMES]
+
+
+def test_offline_engine_checks_statements_by_their_words():
+    text, statements = (
+        "Mara Venn founded the trust in 1998 [Data: Reports (1)].",
+        ["Venn founded the trust.", "It burned."],
+    )
+    found = run_dialogue(check_statements("Who?", statements, text, STATEMENTS), offline_answer)
+    assert found == [True, False]

@@ -84,6 +84,17 @@ def test_answer_must_be_contained_in_a_single_text(context: list[str], gold: lis
     assert retrieval_scores(texts=context, answers=gold) == {"answer_in_context": expected}
 
 
+def test_substrings_are_found_across_cuts_and_in_evidence():
+    gold, texts = ["Mara Venn founded Hask. It is a marsh."], ["It is a marsh.", "A mill."]
+    found = retrieval_scores(texts=texts, gold_texts=gold)
+    assert (found["substring_recall"], found["substring_precision"]) == (0.0, 0.5)
+    found = retrieval_scores(texts=texts, gold_texts=gold, evidence=["is a MARSH", "founded Hask"])
+    assert (found["substring_recall"], found["substring_precision"]) == (0.5, 0.5)
+    found = retrieval_scores(texts=["", "!"], gold_texts=gold)
+    assert (found["substring_recall"], found["substring_precision"]) == (0.0, 0.0)
+    assert retrieval_scores(texts=[], evidence=["x"])["substring_precision"] == 0.0
+
+
 def test_only_measures_with_gold_data_are_scored():
     assert retrieval_scores(["a"], [], ["text"]) == {}
     found = retrieval_scores(["a", "b"], ["b"], ["A cat."], ["cat"], ["cat"], ks=(1, 2))
@@ -96,6 +107,8 @@ def test_only_measures_with_gold_data_are_scored():
         "precision@2": 0.5,
         "token_precision": 0.5,
         "token_recall": 1.0,
+        "substring_recall": 1.0,
+        "substring_precision": 1.0,
         "answer_in_context": 1.0,
     }
     assert len(retrieval_scores(["a"], ["b"])) == 3 * len(KS)
