@@ -3,8 +3,10 @@
     python benchmarks/papers/archrag_communities.py corpus.json --embedding-model MODEL
 
 The paper has one figure for each hierarchy and data set; we print every level. Without --embedding-model, the
-bundled embeddings are used. C-HNSW is measured by benchmarks/chnsw.py (published: on average 3.5 times as fast as
-one HNSW per level, recall .55 and .61).
+bundled embeddings are used.
+
+C-HNSW is measured by benchmarks/chnsw.py (published: on average 3.5 times as fast as one HNSW per
+level, recall .55 and .61).
 """
 
 from harness import evaluate, paper_run, show

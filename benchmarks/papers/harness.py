@@ -144,7 +144,7 @@ def corpus_of(args: argparse.Namespace) -> Any:
 
 
 def questions_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The questions of a run as rows with `id`, `question`, and answers and documents if the file has them."""
+    """The questions of a run: `id`, `question`, and answers and documents if the file has them."""
     try:
         questions = gold_questions(args.questions, {})[0]
     except UsageError:  # without known answers
