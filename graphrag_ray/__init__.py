@@ -140,21 +140,9 @@ def open_index(
         IndexNotFound: There is no index or no finished snapshot.
         StoreError: The index cannot be read.
     """
-    from graphrag_ray.base.settings_file import load_settings, resolve_storage
-    from graphrag_ray.base.stored_settings import without_machine_settings
-    from graphrag_ray.base.user_settings import KnownModels
-    from graphrag_ray.query.ask import Index
-    from graphrag_ray.store.files import Store
-    from graphrag_ray.store.snapshots import open_latest
+    from graphrag_ray.query.ask import open_index
 
-    storage = resolve_storage(settings, storage)
-    store = Store(url, storage.fsspec_options(url))
-    manifest = open_latest(store, snapshot)
-    settings = settings or load_settings(
-        None, (), without_machine_settings(manifest.settings), KnownModels.read(store.url)
-    )
-    replies = Store(cache, storage.fsspec_options(cache)) if cache is not None else None
-    return Index(store, manifest, settings.model_copy(update={"storage": storage}), replies)
+    return open_index(url, snapshot, settings, storage, cache)
 
 
 def tune(

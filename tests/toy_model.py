@@ -339,6 +339,19 @@ def answer_judge(variables: dict[str, str]) -> str:
     return json.dumps({"reason": f"{first} against {second}", "winner": winner})
 
 
+def answer_judge_joint(variables: dict[str, str]) -> str:
+    verdict = json.loads(answer_judge(variables))
+    return json.dumps({"verdicts": [{"criterion": n, **verdict} for n in variables["names"].split(", ")]})
+
+
+def answer_check_statements(variables: dict[str, str]) -> str:
+    """A statement holds if the text has all of its names."""
+    known = set(NAME.findall(variables["text"]))
+    lines = [line.partition(". ") for line in variables["statements"].split("\n")]
+    holds = [{"number": int(n), "holds": "yes" if {*NAME.findall(s)} <= known else "no"} for n, _, s in lines]
+    return json.dumps({"statements": holds})
+
+
 def answer_answer_claims(variables: dict[str, str]) -> str:
     return json.dumps({"claims": [{"claim": f"{n} is told of."} for n in NAME.findall(variables["answer"])]})
 

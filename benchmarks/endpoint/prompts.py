@@ -51,8 +51,10 @@ CHAT_KINDS = (
     "tasks",
     "corpus_questions",
     "judge",
+    "judge_joint",
     "answer_claims",
     "correct_answer",
+    "check_statements",
     "tune_profile",
     "tune_schema",
     "correct",
@@ -88,9 +90,11 @@ _ENDS = (
     ("different users of this corpus", "personas"),
     ("different tasks of this user", "tasks"),
     ("questions about the corpus as a whole", "corpus_questions"),
+    ("is better by each of these criteria", "judge_joint"),
     ("Which of the two answers to the question is better", "judge"),
     ("List the factual claims of the answer above", "answer_claims"),
     ("Is this answer correct? Y or N", "correct_answer"),
+    ("Which of the statements does the text bear out", "check_statements"),
 )
 """Phrases in the last line of evaluation prompts. The text before it is arbitrary."""
 _MARKS = (

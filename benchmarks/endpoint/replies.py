@@ -319,6 +319,23 @@ def _judge(text: str, rng: Random) -> str:
     return orjson.dumps({"reason": reason, "winner": winner}).decode()
 
 
+def _judge_joint(text: str, rng: Random) -> str:
+    names = _between(text, "\nThe criteria: ", "\n").split(", ")
+    verdicts = [{"criterion": name, **orjson.loads(_judge(text, rng))} for name in names]
+    return orjson.dumps({"verdicts": verdicts}).decode()
+
+
+def _check_statements(text: str, rng: Random) -> str:
+    """Two of three statements hold."""
+    listed = _between(text, "\n# Statements\n", "\n----- end of the statements")
+    numbers = re.findall(r"^(\d+)\. ", listed, re.MULTILINE)
+    verdicts = [
+        {"number": int(n), "reason": prose.lorem(20, rng), "holds": rng.choice(("yes", "yes", "no"))}
+        for n in numbers
+    ]
+    return orjson.dumps({"statements": verdicts}).decode()
+
+
 def _answer_claims(text: str, rng: Random) -> str:
     """About one claim per 110 characters of an answer, at most 40: a long answer has 10 or more."""
     answer = _REFERENCE.sub("", _between(text, "\n# Answer\n", "\n----- end of the answer"))
@@ -400,6 +417,8 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "tasks": _listed("tasks", "task", "Find out about", "."),
     "corpus_questions": _listed("questions", "question", "What do the texts say about", "?"),
     "judge": _judge,
+    "judge_joint": _judge_joint,
+    "check_statements": _check_statements,
     "answer_claims": _answer_claims,
     "condense": lambda text, rng: text.rpartition(NEW_QUESTION)[2].partition("\n----- end of")[0].strip(),
 }

@@ -34,10 +34,13 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
+    check_statements,
     correct_spec,
     is_correct,
     judge,
+    judge_joint,
     judge_spec,
+    statements_spec,
 )
 from graphrag_ray.evaluate.tuning import TuningOptions, plan_tuning
 from graphrag_ray.evaluate.written_questions import top_reports
@@ -163,8 +166,10 @@ SHOWN: Mapping[str, str] = {
     "tasks": "`evaluate questions`: list tasks of one of these people.",
     "corpus_questions": "`evaluate questions`: list questions that they would ask for one task.",
     "judge": "`evaluate compare`: choose the better of two answers by a criterion.",
+    "judge_joint": "`evaluate compare --judge-protocol joint`: judge two answers by several criteria.",
     "answer_claims": "`evaluate claims`: list the factual claims of an answer.",
     "correct_answer": "`evaluate qa`: check whether an answer agrees with the correct one.",
+    "check_statements": "`evaluate qa`: say which statements or assertions a text bears out.",
     "tune_profile": "`tune`: describe the corpus, and propose entity types and other settings.",
     "tune_schema": "`tune --schema`: draft the attributes and relations of these types.",
     "correct": "The turn after an invalid reply (here, to `map`): ask for a correction.",
@@ -287,11 +292,17 @@ def evaluation_requests(opened: Index) -> list[ChatRequest]:
             outcomes = [DialogueOutcome(run_dialogue(make(), answered)) for make in need.factories]
             need = writing.send(outcomes)
     first, second = (opened.ask(QUESTION, method=method).text for method in ("global", "local"))
-    criterion = load_criteria()["comprehensiveness"]
+    criteria = load_criteria()
+    criterion = criteria["comprehensiveness"]
     run_dialogue(judge(QUESTION, criterion, (first, second), judge_spec(settings, prompts), 0), answered)
+    joint = {name: criteria[name] for name in ("diversity", "overall")}
+    spec = judge_spec(settings, prompts, len(joint))
+    run_dialogue(judge_joint(QUESTION, joint, (first, second), spec, 0), answered)
     run_dialogue(answer_claims(QUESTION, first, answer_claims_spec(settings, prompts)), answered)
     checked = opened.ask(WHO, method="local").text
     run_dialogue(is_correct(WHO, GOLD, checked, correct_spec(settings, prompts)), answered)
+    spec = statements_spec(settings, prompts)
+    run_dialogue(check_statements(WHO, [f"{GOLD[0]} is the convenor of the union."], checked, spec), answered)
     return requests
 
 

@@ -31,13 +31,38 @@ from graphrag_ray.base.errors import UsageError
 CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
 """Default criteria, as in the GraphRAG paper. `overall` is also available."""
 REPLICATES = 5
+JUDGE_PROTOCOLS = ("separate", "joint")
+"""A call per criterion, or one for all of them and an overall winner."""
+METRICS = ("coverage", "faithfulness", "statement_f1")
+"""Metrics of `qa` that need several calls of a judge per answer (`statement_scores.py`)."""
 
 if TYPE_CHECKING:
+    from graphrag_ray.evaluate.conditions import EvaluationCondition
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
     from graphrag_ray.query.ask import Index
     from graphrag_ray.query.question_files import BatchQuestion
 
-__all__ = ["claims", "communities", "compare", "estimate", "qa", "questions"]
+__all__ = ["claims", "communities", "compare", "condition", "estimate", "qa", "questions"]
+
+
+def condition(text: str, index: Index | str = "") -> EvaluationCondition:
+    """Parse a condition, and let it ask another index: an open one, or a folder or URL.
+
+    Example:
+        ```python
+        small = evaluate.condition("small=vector", graphrag_ray.open_index("index-of-small-chunks"))
+        evaluate.compare(index, questions, ["large=vector", small])
+        ```
+
+    Raises:
+        UsageError: The text is not a condition.
+    """
+    from dataclasses import replace
+
+    from graphrag_ray.evaluate.conditions import parse_condition
+
+    parsed = parse_condition(text)
+    return replace(parsed, index=index) if index else parsed
 
 
 def questions(
@@ -78,11 +103,12 @@ def questions(
 def compare(
     index: Index,
     questions: Any,
-    conditions: Sequence[str],
+    conditions: Sequence[str | EvaluationCondition],
     *,
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
     claims: bool = False,
+    judge_protocol: str = JUDGE_PROTOCOLS[0],
     out: str | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
@@ -90,12 +116,15 @@ def compare(
 
     Args:
         questions: Strings, or a data frame with a column `question` and optionally `question_id`.
-        conditions: `NAME=METHOD[:LEVEL][,setting=value…]` or `NAME=answers.csv`.
+        conditions: `NAME=METHOD[:LEVEL][,index=URL][,prompts=DIR][,setting=value…]`, `NAME=answers.csv`, or
+            the result of `condition`.
         claims: Whether to count the factual claims in the answers, too.
+        judge_protocol: "separate" calls the judge for each criterion, "joint" once for all of them and an
+            overall winner.
 
     Returns:
-        The data frames answers, judgements, win_rates, reliability, conditions and judging. With `claims`,
-        also claims, claim_counts and agreement.
+        The data frames answers, judgements, win_rates, reliability, conditions, indexes and judging. With
+        `claims`, also claims, claim_counts and agreement.
 
     Raises:
         UsageError: The conditions cannot be compared. No model has been called.
@@ -106,32 +135,40 @@ def compare(
     unique, notes = _unique_questions(questions)
     criteria = (criteria,) if isinstance(criteria, str) else criteria
     with _evaluation_run(index, out, "compare", options) as run:
-        result = comparison.compare(run, unique, conditions, criteria, replicates, claims=claims)
+        result = comparison.compare(
+            run, unique, conditions, criteria, replicates, claims=claims, protocol=judge_protocol
+        )
     return _frames(result.tables, [*notes, *result.warnings])
 
 
 def qa(
     index: Index,
     questions: Any,
-    conditions: Sequence[str],
+    conditions: Sequence[str | EvaluationCondition],
     *,
     retrieval_only: bool = False,
     judge: bool = True,
     ks: Sequence[int] = (),
+    metrics: Sequence[str] = (),
     out: str | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
     """Score conditions on questions with known answers.
 
     Args:
-        questions: A file, rows or a data frame, with the columns listed at `evaluation_files.gold_questions`.
+        questions: A file, rows or a data frame, of a published data set (`evaluate.datasets`) or with the
+            columns listed at `evaluation_files.gold_questions`.
         retrieval_only: Score only the retrieved documents, without generating answers.
         judge: Whether a model judges the correctness of each answer.
         ks: Cut-offs for recall@k and similar measures.
+        metrics: Metrics that need more calls of a judge: "coverage", "faithfulness" and "statement_f1".
 
     Returns:
-        The data frames scores and summary and, unless `retrieval_only`, qa_conditions.
+        The data frames scores, summary, figures (means with deviations and intervals, also per type of
+        question) and indexes and, unless `retrieval_only`, qa_conditions and qa_judging.
     """
+    from graphrag_ray.corpus.table_rows import TableRow
+    from graphrag_ray.evaluate.datasets import to_question_rows
     from graphrag_ray.evaluate.evaluation_files import gold_questions, to_gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import score_known_answers
@@ -139,16 +176,21 @@ def qa(
     if isinstance(questions, str):
         gold, notes = gold_questions(questions, index.settings.storage.fsspec_options(questions))
     else:
-        rows = _rows(questions)
-        unique, notes = _unique_questions(rows)
-        gold = to_gold_questions(unique, enumerate(rows, start=1), "The list of questions")
+        rows = to_question_rows(TableRow(n, row) for n, row in enumerate(_rows(questions), start=1))
+        unique, notes = _unique_questions([row.values for row in rows])
+        gold = to_gold_questions(unique, rows, "The list of questions")
     with _evaluation_run(index, out, "qa", options) as run:
-        results = score_known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
+        results = score_known_answers(run, gold, conditions, retrieval_only, judge, ks or KS, metrics)
     return _frames(results.tables, [*notes, *results.warnings])
 
 
 def claims(
-    index: Index, questions: Any, conditions: Sequence[str], *, out: str | None = None, **options: Any
+    index: Index,
+    questions: Any,
+    conditions: Sequence[str | EvaluationCondition],
+    *,
+    out: str | None = None,
+    **options: Any,
 ) -> Mapping[str, Any]:
     """Count the factual claims in answers.
 
@@ -174,11 +216,12 @@ def communities(index: Index) -> Any:
 def estimate(
     index: Index,
     questions: Any,
-    conditions: Sequence[str],
+    conditions: Sequence[str | EvaluationCondition],
     *,
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
     claims: bool = False,
+    judge_protocol: str = JUDGE_PROTOCOLS[0],
 ) -> Any:
     """Predict the cost of `compare`.
 
@@ -191,7 +234,8 @@ def estimate(
     unique, notes = _unique_questions(questions)
     _warn(notes)
     criteria = (criteria,) if isinstance(criteria, str) else criteria
-    return pd.DataFrame(estimate_costs(index, unique, conditions, criteria, replicates, claims))
+    costs = estimate_costs(index, unique, conditions, criteria, replicates, claims, judge_protocol)
+    return pd.DataFrame(costs)
 
 
 def _warn(messages: Sequence[str], stacklevel: int = 3) -> None:

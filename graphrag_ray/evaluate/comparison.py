@@ -1,8 +1,8 @@
 """Compare conditions head to head, by criteria (GraphRAG 3.3).
 
 The folder of a comparison contains the reply journal, `evaluation.json` (the parameters of the comparison),
-and the tables answers, judgements, win_rates, reliability, conditions, judging and, on request, claims,
-claim_counts and agreement.
+and the tables answers, judgements, win_rates, reliability, conditions, indexes, judging and, on request,
+claims, claim_counts and agreement.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, islice
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -20,11 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION
-from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.errors import StoreError, UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_criteria
-from graphrag_ray.evaluate import CRITERIA, REPLICATES
-from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
+from graphrag_ray.base.urls import display_url
+from graphrag_ray.evaluate import CRITERIA, JUDGE_PROTOCOLS, REPLICATES
+from graphrag_ray.evaluate.conditions import ORACLE, EvaluationCondition, open_conditions
 from graphrag_ray.evaluate.evaluation_files import read_imported_answers
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.answer_metrics import THRESHOLDS, count_clusters, distinct_claims
@@ -42,6 +45,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
     judge,
+    judge_joint,
     judge_spec,
 )
 from graphrag_ray.llm.accounting import Accounts
@@ -50,6 +54,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.question_files import ANSWERS, BatchQuestion
+from graphrag_ray.store import snapshots
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
@@ -63,16 +68,34 @@ CONDITIONS = pa.schema(
         ("name", pa.string()),
         ("method", pa.string()),  # or the file of imported answers
         ("level", pa.string()),
+        ("index", pa.string()),  # its URL; null for imported answers
         ("settings", pa.string()),
         ("questions", pa.int64()),
         ("failed", pa.int64()),  # without a complete answer
         ("calls", pa.int64()),  # for all answers; null for imported answers
         ("tokens", pa.int64()),
         ("cost_usd", pa.float64()),  # null if a price is unknown
+        ("cost_usd_per_answer", pa.float64()),
+        ("seconds", pa.float64()),  # mean wall time per answer, with concurrent questions
         ("model_seconds", pa.float64()),  # mean model time per answer, summed over its replies
         ("words", pa.float64()),
     ]
 )
+INDEXES = pa.schema(
+    [
+        # One row per index that the conditions ask.
+        ("index", pa.string()),  # its URL
+        ("snapshot", pa.int64()),
+        ("documents", pa.int64()),
+        ("text_units", pa.int64()),
+        ("calls", pa.int64()),  # of all runs whose snapshots are stored
+        ("tokens", pa.int64()),
+        ("cost_usd", pa.float64()),  # null if a price is unknown
+        ("seconds", pa.float64()),  # wall time of these runs
+    ]
+)
+OVERALL = "overall"
+"""The criterion that a joint verdict ends with."""
 ANSWERED = pa.schema(
     [
         ("condition", pa.string()),
@@ -146,21 +169,28 @@ class Comparison:
 
 
 def parse_plan(
-    index: Index, conditions: Sequence[str | EvaluationCondition], criteria: Sequence[str], replicates: int
+    index: Index,
+    conditions: Sequence[str | EvaluationCondition],
+    criteria: Sequence[str],
+    replicates: int,
+    protocol: str = JUDGE_PROTOCOLS[0],
 ) -> tuple[list[EvaluationCondition], dict[str, str]]:
-    """Return the parsed conditions, and the text of each criterion. Raises UsageError, PromptError."""
+    """Return the open conditions, and the text of each criterion. Raises UsageError, PromptError."""
+    if protocol not in JUDGE_PROTOCOLS:
+        raise UsageError(f"Unknown judge protocol {protocol!r}. Choose from: {', '.join(JUDGE_PROTOCOLS)}.")
     if not 2 <= replicates <= MAX_REPLICATES:
         raise UsageError(
             f"Choose 2 to {MAX_REPLICATES} replicates, not {replicates}: each pair is judged in both orders."
         )
-    parsed = parse_conditions(conditions, min_count=2)
+    parsed = open_conditions(index, conditions, min_count=2)
+    if protocol == "joint":
+        criteria = [*(name for name in criteria if name != OVERALL), OVERALL]
     texts = load_criteria(index.settings.prompts_dir)
     if unknown := [name for name in criteria if name not in texts]:
         raise UsageError(
             f"Unknown criterion {unknown[0]!r}. Choose from: {', '.join(texts)}. To add your own, put a text "
             "file into the folder `criteria` of prompts_dir."
         )
-    check_conditions(index, parsed)
     return parsed, {name: texts[name] for name in dict.fromkeys(criteria)}
 
 
@@ -172,26 +202,30 @@ def compare(
     replicates: int = REPLICATES,
     description: str = "",
     claims: bool = False,
+    protocol: str = JUDGE_PROTOCOLS[0],
 ) -> Comparison:
     """Answer all questions with all conditions, and let a judge compare each pair of answers.
 
     Args:
         replicates: Verdicts per pair of answers and criterion. In half of them, the answers are swapped.
+        protocol: "separate" calls the judge for each criterion, "joint" once for all of them and an overall
+            winner.
 
     Raises:
         UsageError: The conditions cannot be compared. No model has been called.
         RunStopped: The run was interrupted. Repeat the call to continue it.
     """
-    parsed, texts = parse_plan(run.index, conditions, criteria, replicates)
+    parsed, texts = parse_plan(run.index, conditions, criteria, replicates, protocol)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
     settings, url, snapshot = run.index.settings, run.index.store.url, run.index.manifest.number
     model = settings.model(settings.model_name(STAGE))
     title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {snapshot}"
     result = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
     answers = collect_answers(run, questions, parsed, result.warnings)
-    judgements = _judge_answers(run, questions, parsed, answers, texts, replicates)
+    judgements = _judge_answers(run, questions, parsed, answers, texts, replicates, protocol == "joint")
     result.tables |= {
         "conditions": summarize_conditions(parsed, answers),
+        "indexes": summarize_indexes(parsed),
         "answers": answers,
         "judgements": judgements,
         "win_rates": win_rates(judgements, [(a.name, b.name) for a, b in combinations(parsed, 2)]),
@@ -211,7 +245,8 @@ def compare(
         "judge": result.judge,
         "criteria": texts,
         "replicates": replicates,
-        "conditions": [asdict(condition) for condition in parsed],
+        "judge_protocol": protocol,
+        "conditions": [condition.describe() for condition in parsed],
         "warnings": result.warnings,
     }
     run.store.write("evaluation.json", orjson.dumps(about, option=orjson.OPT_INDENT_2))
@@ -226,8 +261,7 @@ def compare_claims(
     run: EvaluationRun, questions: Sequence[BatchQuestion], conditions: Sequence[str | EvaluationCondition]
 ) -> Results:
     """Count the claims in the conditions' answers, and compare the counts with judgements in the folder."""
-    parsed = parse_conditions(conditions)
-    check_conditions(run.index, parsed)
+    parsed = open_conditions(run.index, conditions)
     run.check_models([CLAIMS_STAGE])
     warnings: list[str] = []
     answers = collect_answers(run, questions, parsed, warnings)
@@ -304,8 +338,16 @@ def collect_answers(
     questions: Sequence[BatchQuestion],
     conditions: Sequence[EvaluationCondition],
     warnings: list[str],
+    table: str = "answers",
+    gold_chunks: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
 ) -> pa.Table:
-    """Collect the answers of all conditions in a table `ANSWERED`. Appends to `warnings`."""
+    """Collect the answers of all conditions in a table `ANSWERED`. Appends to `warnings`.
+
+    Args:
+        table: Name under which the table is stored. The wall times of answers that it already contains are
+            kept, because replaying replies takes no time.
+        gold_chunks: Chunks for the method `oracle`, by condition and question id.
+    """
     imported = {}
     for condition in conditions:  # Report an unreadable file before calling any model.
         if condition.answers:
@@ -313,14 +355,24 @@ def collect_answers(
             imported[condition.name], notes = read_imported_answers(condition.answers, options, questions)
             warnings += [f"Condition {condition.name}: {note}" for note in notes]
 
-    def extra_columns(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
-        return {"chunks": chunks_of(run.index, answer), "model_seconds": accounts.total.busy_ms / 1000}
+    earlier = run.read(table)
+    kept: dict[tuple[str | None, ...], float] = {}
+    if earlier is not None and set(_KEPT_TIME) <= set(earlier.column_names):
+        kept = {tuple(row.values())[:-1]: row["seconds"] for row in earlier.select(_KEPT_TIME).to_pylist()}
+
+    def extra_columns(index: Index, answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
+        return {"chunks": chunks_of(index, answer), "model_seconds": accounts.total.busy_ms / 1000}
 
     rows: list[Mapping[str, Any]] = []
     for condition in conditions:
         if not condition.answers:
-            answers = run.answer(condition, questions, extra_columns)
-            rows += [{**row, "condition": condition.name} for row in answers]
+            asked = questions
+            if condition.method == ORACLE:
+                chunks = gold_chunks[condition.name]
+                asked = [replace(p, chunks=tuple(chunks[p.id])) for p in questions]
+            for row in run.answer(condition, asked, partial(extra_columns, condition.opened)):
+                seconds = kept.get((condition.name, row["question"], row["text"])) or row["seconds"]
+                rows.append({**row, "condition": condition.name, "seconds": seconds})
             continue
         for p in questions:
             text = imported[condition.name].get(p.id)
@@ -355,6 +407,7 @@ def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
 
 
 _IS_ANSWER = ("text", "found", "failed_parts")
+_KEPT_TIME = ["condition", "question", "text", "seconds"]
 
 
 def is_answer(row: Mapping[str, Any]) -> bool:
@@ -370,8 +423,9 @@ def _judge_answers(
     answers: pa.Table,
     criteria: Mapping[str, str],
     replicates: int,
+    joint: bool,
 ) -> pa.Table:
-    spec = judge_spec(run.index.settings, run.index.env.prompts)
+    spec = judge_spec(run.index.settings, run.index.env.prompts, len(criteria) if joint else 0)
     texts = texts_of(answers)
 
     def pending_rows() -> Iterator[tuple[BatchQuestion, dict[str, Any]]]:
@@ -382,26 +436,34 @@ def _judge_answers(
                 # Sorting by name makes the order of the answers independent of the order of the
                 # conditions.
                 swapped = [sorted((a, b), reverse=is_swapped(p.id, n))[0] == b for n in range(replicates)]
-                for criterion in criteria:
+                for criterion in (None,) if joint else criteria:
                     for n in range(replicates):
                         row = {"question_id": p.id, "criterion": criterion, "first": a, "second": b}
                         yield p, row | {"replicate": n, "swapped": swapped[n]}
 
-    def dialogues() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict]]]]:
+    def dialogues() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict | dict[str, Verdict]]]]]:
         for p, row in pending_rows():
-            one, two = (texts[name][p.id] for name in _presented(row))
-            start = partial(judge, p.text, criteria[row["criterion"]], (one, two), spec, row["replicate"])
-            yield f"question {p.id}, {row['first']} and {row['second']}", start
+            pair, criterion = tuple(texts[name][p.id] for name in _presented(row)), row["criterion"]
+            start: Any = partial(judge_joint, p.text, criteria) if joint else None
+            start = start or partial(judge, p.text, criteria[criterion])
+            yield (
+                f"question {p.id}, {row['first']} and {row['second']}",
+                partial(start, pair, spec, row["replicate"]),
+            )
 
     outcomes = run.ask(STAGE, dialogues(), sum(1 for _ in pending_rows()))
 
     def judgements() -> Iterator[dict[str, Any]]:
         for (_, row), outcome in zip(pending_rows(), outcomes, strict=True):
-            if outcome.result is None:
-                yield row | {"error": outcome.error or "Not judged"}
-            else:
-                winner = ("", *_presented(row))[outcome.result.winner]
-                yield row | {"winner": winner, "reason": outcome.result.reason}
+            result = outcome.result
+            verdicts = result if isinstance(result, dict) else {row["criterion"]: result}
+            for criterion in criteria if joint else verdicts:
+                verdict = verdicts.get(criterion)
+                if verdict is None:
+                    yield row | {"criterion": criterion, "error": outcome.error or "Not judged"}
+                else:
+                    winner = ("", *_presented(row))[verdict.winner]
+                    yield row | {"criterion": criterion, "winner": winner, "reason": verdict.reason}
 
     rows, tables = judgements(), [JUDGEMENTS.empty_table()]
     while batch := list(islice(rows, JUDGEMENTS_PER_BATCH)):
@@ -417,7 +479,7 @@ def _presented(row: Mapping[str, Any]) -> tuple[str, str]:
 def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
     """Return totals and means per condition in a table `CONDITIONS`. answers: a table `ANSWERED`."""
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
-    columns = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "model_seconds"]
+    columns = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "seconds", "model_seconds"]
     for row in answers.select(columns).to_pylist():
         by_name[row["condition"]].append(row)
     rows = []
@@ -433,15 +495,45 @@ def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.
                 "name": condition.name,
                 "method": condition.method or condition.answers,
                 "level": condition.level or "",
-                "settings": ", ".join(condition.changes),
+                "index": None if condition.answers else display_url(condition.opened.store.url),
+                "settings": ", ".join(
+                    [*([f"prompts={condition.prompts}"] * bool(condition.prompts)), *condition.changes]
+                ),
                 "questions": len(all_rows),
                 "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in all_rows),
                 **sums,
+                "cost_usd_per_answer": None if sums["cost_usd"] is None else sums["cost_usd"] / len(complete),
+                "seconds": _mean([row["seconds"] for row in complete]),
                 "model_seconds": _mean([row["model_seconds"] for row in complete]),
                 "words": _mean([len(row["text"].split()) for row in complete]),
             }
         )
     return pa.Table.from_pylist(rows, schema=CONDITIONS)
+
+
+def summarize_indexes(conditions: Sequence[EvaluationCondition]) -> pa.Table:
+    """Return the size, cost and build time of each index that the conditions ask, in a table `INDEXES`."""
+    opened = {(i.store.url, i.manifest.number): i for i in (c.opened for c in conditions if not c.answers)}
+    rows = []
+    for (url, number), index in opened.items():
+        earlier = []
+        for n in (n for n in snapshots.list_numbers(index.store) if n < number):
+            with suppress(StoreError):  # It may have been removed or damaged since.
+                earlier.append(snapshots.load(index.store, n))
+        runs = [*earlier, index.manifest]
+        total = Accounts.merged([Accounts.from_dict(run.usage) for run in runs]).total
+        rows.append(
+            {
+                "index": display_url(url),
+                "snapshot": number,
+                **{name: index.manifest.counts.get(name, 0) for name in ("documents", "text_units")},
+                "calls": total.calls,
+                "tokens": total.total_tokens,
+                "cost_usd": total.cost_usd,
+                "seconds": sum(sum(run.run.get("seconds", {}).values()) for run in runs),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=INDEXES)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -454,7 +546,7 @@ def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], res
     judges_itself = []
     for condition in conditions:
         if condition.method and not result.offline:
-            settings = condition.apply_to(run.index).settings
+            settings = condition.opened.settings
             stages = {s for s in methods.stages(condition.method) if s != "embed"}
             if result.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
                 judges_itself.append(condition.name)

@@ -1,26 +1,28 @@
 """Parse, check and rehearse evaluation conditions.
 
-A condition is `NAME=METHOD[:LEVEL][,setting=value…]`, or `NAME=FILE` for answers made by another tool.
+A condition is `NAME=METHOD[:LEVEL][,index=URL][,prompts=DIR][,setting=value…]`, or `NAME=FILE` for answers
+made by another tool.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
 from graphrag_ray.base.messages import ChatRequest, Reply, Request
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.settings_parsing import apply_override
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.user_settings import require_known_addresses
-from graphrag_ray.corpus.table_rows import OPENERS
 from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.in_process import asyncio_runner
+from graphrag_ray.evaluate.table_files import EXTENSIONS
 from graphrag_ray.llm.model_client import CallResult
-from graphrag_ray.query.ask import Index
+from graphrag_ray.query.ask import Index, open_index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
@@ -34,33 +36,56 @@ Requests = Sequence[tuple[str, ChatRequest]]
 MAX_CONDITIONS = 50
 MAX_NAME = 60
 CHANGEABLE_SECTIONS = ("query", "models", "stages")  # Settings sections that a condition may change.
-_NEXT_SETTING = re.compile(r",(?=\s*[a-z_]+(?:\.[\w-]+)+\s*=)")
-_SYNTAX = "Write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and append settings as ,query.a=b."
+KEYWORD = "keyword"  # Keyword search over chunks; a method for --retrieval-only.
+ORACLE = "oracle"
+_NEXT_SETTING = re.compile(r",(?=\s*(?:index|prompts|[a-z_]+(?:\.[\w-]+)+)\s*=)")
+_SYNTAX = (
+    "Write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and append another index as ,index=URL, a "
+    "folder of prompts as ,prompts=DIR and settings as ,query.a=b."
+)
 
 
 @dataclass(frozen=True)
 class EvaluationCondition:
-    """One way to get answers: a search method with changed settings (`a.b=c`), or a file of answers."""
+    """One way to get answers: a search method with changed settings (`a.b=c`), or a file of answers.
+
+    Attributes:
+        index: The index to ask: a folder or URL, an open index, or "" for the index of the evaluation.
+            `open_conditions` replaces it with the open index with this condition's settings and prompts.
+        prompts: A folder of prompts that replace those of the index, or "".
+    """
 
     name: str
     method: str = ""
     level: str | None = None
     changes: tuple[str, ...] = ()
     answers: str = ""
+    index: Index | str = ""
+    prompts: str = ""
 
-    def apply_to(self, index: Index) -> Index:
-        """Return the index with this condition's settings. Raises UsageError for invalid settings."""
+    @property
+    def opened(self) -> Index:
+        assert isinstance(self.index, Index), "`open_conditions` opens the index of a condition"
+        return self.index
+
+    def describe(self) -> dict[str, Any]:
+        """Return the values that `evaluation.json` records."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if isinstance(self.index, Index):
+            values |= {"index": self.index.store.url, "snapshot": self.index.manifest.number}
+        return values
+
+    def _changed(self, index: Index) -> Index:
+        """Return an index with this condition's settings and prompts. Raises SettingsError."""
         if self.method in methods.BASELINES:
             index = replace(index, baselines=True)
-        if not self.changes:
+        if not (self.changes or self.prompts):
             return index
         settings = index.settings.model_dump(mode="json")
-        try:
-            for change in self.changes:
-                apply_override(settings, change)
-            return index.open_snapshot(index.manifest, parse_settings(settings), index.prompts)
-        except SettingsError as e:
-            raise UsageError(f"Condition {self.name}: {e}") from e
+        for change in self.changes:
+            apply_override(settings, change)
+        prompts = load_prompts(self.prompts) if self.prompts else index.prompts
+        return index.open_snapshot(index.manifest, parse_settings(settings), prompts)
 
 
 def parse_condition(text: str) -> EvaluationCondition:
@@ -73,19 +98,64 @@ def parse_condition(text: str) -> EvaluationCondition:
         raise UsageError(f"{prefix}: The name has {len(name)} characters; at most {MAX_NAME} are allowed")
     if not name.isprintable():
         raise UsageError(f"{prefix}: The name contains unprintable characters")
-    if rest.lower().endswith(tuple(OPENERS)):
+    method_and_level, *options = (part.strip() for part in _NEXT_SETTING.split(rest))
+    if method_and_level.lower().endswith(EXTENSIONS) and not options:
         return EvaluationCondition(name, answers=rest)
-    method_and_level, *changes = (part.strip() for part in _NEXT_SETTING.split(rest))
+    places = {"index": "", "prompts": ""}
+    changes: list[str] = []
+    for option in options:
+        key, _, value = (part.strip() for part in option.partition("="))
+        if key not in places:
+            changes.append(option)
+        elif not value or places[key]:
+            raise UsageError(f"{prefix}: {key}= needs one value. {_SYNTAX}")
+        else:
+            places[key] = value
     if wrong := [change for change in changes if change.partition(".")[0] not in CHANGEABLE_SECTIONS]:
         sections = ", ".join(f"{section}.…" for section in CHANGEABLE_SECTIONS)
         raise UsageError(
             f"{prefix}: {wrong[0]!r} does not affect how questions are answered. Choose from: {sections}"
         )
     method, _, level = (part.strip() for part in method_and_level.partition(":"))
-    if method not in methods.METHODS and method not in methods.BASELINES:
-        known = ", ".join([*methods.METHODS, *methods.BASELINES])
-        raise UsageError(f"{prefix}: Unknown method {method[:MAX_NAME]!r}. Choose from: {known}. {_SYNTAX}")
-    return EvaluationCondition(name, method, level or None, tuple(changes))
+    known = [*methods.METHODS, *methods.BASELINES, KEYWORD]
+    if method not in known:
+        raise UsageError(
+            f"{prefix}: Unknown method {method[:MAX_NAME]!r}. Choose from: {', '.join(known)}. {_SYNTAX}"
+        )
+    return EvaluationCondition(name, method, level or None, tuple(changes), **places)
+
+
+def open_conditions(
+    index: Index, texts: Sequence[str | EvaluationCondition], min_count: int = 1, known_answers: bool = False
+) -> list[EvaluationCondition]:
+    """Parse conditions, open their indexes, and check that each can run, without calling a model.
+
+    Args:
+        index: The index of conditions that name none. Its storage settings also apply to the others.
+        known_answers: Whether the questions have known answers or documents, which `oracle` needs.
+
+    Raises:
+        UsageError: A condition is invalid, its name is repeated, or there are too few or too many of them.
+        StoreError: An index cannot be read.
+    """
+    opened = {"": index}
+    ready = []
+    for condition in parse_conditions(texts, min_count):
+        ready.append(condition)
+        if condition.answers:
+            continue
+        place = condition.index
+        try:
+            if isinstance(place, str) and place not in opened:
+                opened[place] = open_index(place, storage=index.settings.storage)
+            changed = condition._changed(opened[place] if isinstance(place, str) else place)
+            ready[-1] = replace(condition, index=changed)
+            _check_condition(ready[-1], known_answers)
+        except SettingsError as e:
+            raise UsageError(f"Condition {condition.name}: {e}") from e
+        except UsageError as e:
+            raise type(e)(f"Condition {condition.name}: {e}") from e
+    return ready
 
 
 def parse_conditions(
@@ -105,26 +175,27 @@ def parse_conditions(
     return conditions
 
 
-def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) -> None:
-    """Check that each condition can run, without calling a model. Raises UsageError, LevelNotFound."""
-    for condition in conditions:
-        if not condition.method:
-            continue
-        changed = condition.apply_to(index)
-        try:
-            methods.check_method(condition.method, condition.level, (), changed.baselines)
-            require_known_addresses(
-                changed.settings, methods.stages(condition.method, changed.settings.query.dynamic)
-            )
-            if methods.get_method(condition.method).levels:
-                kind = resolve_hierarchy(changed.env)
-                needs = communities_of(kind), reports_of(kind)
-                communities, reports = (changed.table(need.table, need.columns) for need in needs)
-                level = None if is_auto(condition.level) else condition.level
-                known_levels = build_levels(communities, reports, kind.name)
-                known_levels.parse(level, changed.settings.query.context_tokens)
-        except UsageError as e:
-            raise type(e)(f"Condition {condition.name}: {e}") from e
+def _check_condition(condition: EvaluationCondition, known_answers: bool) -> None:
+    """Check that a condition can run, without calling a model. Raises UsageError, LevelNotFound."""
+    index = condition.opened
+    if condition.method == KEYWORD:
+        if condition.level:
+            raise UsageError(f"{KEYWORD} search has no levels.")
+        return
+    if condition.method == ORACLE and not known_answers:
+        raise UsageError(
+            f"Method {ORACLE} answers from the documents that contain the answer. Use `evaluate qa` with "
+            "questions that name their documents."
+        )
+    methods.check_method(condition.method, condition.level, (), index.baselines)
+    require_known_addresses(index.settings, methods.stages(condition.method, index.settings.query.dynamic))
+    if methods.get_method(condition.method).levels:
+        kind = resolve_hierarchy(index.env)
+        needs = communities_of(kind), reports_of(kind)
+        communities, reports = (index.table(need.table, need.columns) for need in needs)
+        level = None if is_auto(condition.level) else condition.level
+        known_levels = build_levels(communities, reports, kind.name)
+        known_levels.parse(level, index.settings.query.context_tokens)
 
 
 def rehearse(

@@ -9,6 +9,7 @@ from math import comb
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Usage
+from graphrag_ray.evaluate import JUDGE_PROTOCOLS
 from graphrag_ray.evaluate.comparison import parse_plan
 from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearse
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
@@ -50,30 +51,29 @@ def estimate_costs(
     criteria: Sequence[str],
     replicates: int,
     claims: bool = False,
+    protocol: str = JUDGE_PROTOCOLS[0],
 ) -> list[CostEstimate]:
     """Predict the cost of each condition, extrapolated from a sample of the questions, and of the judge.
 
     Question embeddings are counted once for all conditions; only the sample is actually embedded. Replies
     that are already in the evaluation's folder are not subtracted. Raises UsageError.
     """
-    parsed, texts = parse_plan(index, conditions, criteria, replicates)
+    parsed, texts = parse_plan(index, conditions, criteria, replicates, protocol)
     if not questions:
         raise UsageError("The list of questions is empty")
     sample = [p.text for p in questions[:: max(1, len(questions) // SAMPLE_SIZE)][:SAMPLE_SIZE]]
     count, prompts = index.env.count, index.env.prompts
-    costs = [
-        _condition_cost(index, condition, sample, len(questions)) for condition in parsed if condition.method
-    ]
+    costs = [_condition_cost(condition, sample, len(questions)) for condition in parsed if condition.method]
     if any(condition.method and "embed" in methods.stages(condition.method) for condition in parsed):
         costs.append(_cost(index, "embed", len(questions), sum(count(p.text) for p in questions), 0))
     answer_tokens = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
-    judge = judge_spec(index.settings, prompts).prompt
-    prompt_tokens = sum(
-        count(judge.system + judge.user + 2 * criterion) + 2 * answer_tokens for criterion in texts.values()
-    )
+    joint = protocol == "joint"
+    judge = judge_spec(index.settings, prompts, len(texts) if joint else 0).prompt
+    asked = ["\n".join(texts.values())] if joint else [2 * criterion for criterion in texts.values()]
+    prompt_tokens = sum(count(judge.system + judge.user + criteria) + 2 * answer_tokens for criteria in asked)
     pairs = len(questions) * comb(len(parsed), 2) * replicates
-    calls = pairs * len(texts)
-    costs.append(_cost(index, STAGE, calls, pairs * prompt_tokens, calls * VERDICT_TOKENS))
+    reply_tokens = pairs * len(texts) * VERDICT_TOKENS
+    costs.append(_cost(index, STAGE, pairs * len(asked), pairs * prompt_tokens, reply_tokens))
     if claims:
         prompt = answer_claims_spec(index.settings, prompts).prompt
         calls = len(questions) * len(parsed)
@@ -82,10 +82,8 @@ def estimate_costs(
     return costs
 
 
-def _condition_cost(
-    index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int
-) -> CostEstimate:
-    changed = condition.apply_to(index)
+def _condition_cost(condition: EvaluationCondition, sample: Sequence[str], n: int) -> CostEstimate:
+    changed = condition.opened
 
     def prompt_sizes(_: Answer, requests: Requests) -> list[tuple[str, int]]:
         count = changed.env.count

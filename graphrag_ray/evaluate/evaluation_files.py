@@ -2,49 +2,69 @@
 
 from __future__ import annotations
 
-import io
-import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import orjson
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.urls import display_path
-from graphrag_ray.corpus.decode import NotText
-from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
+from graphrag_ray.corpus.table_rows import TableRow
+from graphrag_ray.evaluate.datasets import QUESTIONS, to_question_rows
+from graphrag_ray.evaluate.table_files import read_table_file
 from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
-from graphrag_ray.query.question_files import (
-    ID_COLUMNS,
-    QUESTION_COLUMNS,
-    BatchQuestion,
-    read_file,
-    read_questions,
-)
+from graphrag_ray.query.question_files import ID_COLUMNS, QUESTION_COLUMNS, BatchQuestion, questions_of
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")
 GOLD_COLUMNS = ("answer", "answers", "gold", "gold_answers")
 ALIAS_COLUMNS = ("aliases", "answer_aliases")
 DOCUMENT_COLUMNS = ("documents", "gold_documents", "supporting_ids", "supporting_titles")
-MAX_LISTED_IDS = 5
+EVIDENCE_COLUMNS = ("evidence",)
+TYPE_COLUMNS = ("type", "question_type")
+ASSERTION_COLUMN, STATEMENT_KEY, NAMES_COLUMN = "assertions", "statement", "other_names"
+MAX_LISTED_IDS, MAX_LISTED_COLUMNS = 5, 20
 
 
 @dataclass(frozen=True)
 class GoldQuestion:
-    """A question with wordings of its correct answer, and ids, titles or paths of the documents it needs."""
+    """A question with what a correct answer contains and needs.
+
+    Attributes:
+        answers: Wordings of the correct answer.
+        documents: Ids, titles or paths of the documents that it needs.
+        evidence: Sentences or passages that contain the answer.
+        assertions: Statements that a good answer bears out (BenchmarkQED).
+        type: The kind of question. Scores are also averaged per type.
+        other_names: Another name for some of the documents, for an index that lacks the first.
+    """
 
     question: BatchQuestion
     answers: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    assertions: tuple[str, ...] = ()
+    type: str = ""
+    other_names: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_unique_questions(url: str, options: Mapping[str, Any]) -> tuple[list[BatchQuestion], list[str]]:
     """Read the distinct questions of a file. Returns (questions, warnings). Raises UsageError."""
-    return drop_repeats(read_questions(url, options, MAX_QUESTION_CHARACTERS))
+    return drop_repeats(_questions_of(to_question_rows(read_table_file(url, options)), display_path(url)))
+
+
+def _questions_of(rows: Sequence[TableRow], source: str) -> list[BatchQuestion]:
+    columns = dict.fromkeys(column for row in rows for column in row.values or ())
+    if columns and not columns.keys() & {*QUESTION_COLUMNS}:
+        wanted, known = " or ".join(QUESTION_COLUMNS), ", ".join(layout.names for layout in QUESTIONS)
+        listed = ", ".join(map(str, islice(columns, MAX_LISTED_COLUMNS)))
+        raise UsageError(
+            f"{source} has no column {wanted}; it has {listed}. It is none of the known data sets: {known}."
+        )
+    return questions_of(rows, source, "", MAX_QUESTION_CHARACTERS)
 
 
 def drop_repeats(questions: Sequence[BatchQuestion]) -> tuple[list[BatchQuestion], list[str]]:
@@ -58,30 +78,53 @@ def drop_repeats(questions: Sequence[BatchQuestion]) -> tuple[list[BatchQuestion
 
 
 def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuestion], list[str]]:
-    """Read questions with known answers from the columns answer or answers, aliases, and documents.
+    """Read questions with known answers from a file of a published data set, or one with our columns.
 
-    Values are a list, a JSON list or a single string. Raises UsageError if no row has an answer or a
-    document.
+    These are answer or answers, aliases, documents, evidence, assertions and type. Values are a list, a JSON
+    list or a single string. Raises UsageError if no row has an answer, document or assertion.
     """
-    questions, warnings = read_unique_questions(url, options)
-    return to_gold_questions(questions, _rows(url, options), display_path(url)), warnings
+    rows, source = to_question_rows(read_table_file(url, options)), display_path(url)
+    questions, warnings = drop_repeats(_questions_of(rows, source))
+    return to_gold_questions(questions, rows, source), warnings
 
 
 def to_gold_questions(
-    questions: Sequence[BatchQuestion], numbered_rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
+    questions: Sequence[BatchQuestion], table_rows: Iterable[TableRow], source: str
 ) -> list[GoldQuestion]:
-    """Match rows to questions. Raises UsageError if no row has an answer or a document."""
-    rows = {_id(values, number): values for number, values in numbered_rows}
+    """Match rows to questions. Raises UsageError if no row has an answer, document or assertion."""
+    rows = {_id(row.values, row.number): row.values for row in table_rows if row.values is not None}
     gold: list[GoldQuestion] = []
     for p in questions:
         values = rows.get(p.id, {})
         answers = [*_texts(values, GOLD_COLUMNS), *_texts(values, ALIAS_COLUMNS)]
-        documents = dict.fromkeys(_texts(values, DOCUMENT_COLUMNS))
-        gold.append(GoldQuestion(p, tuple(dict.fromkeys(answers)), tuple(documents)))
-    if not any(q.answers or q.documents for q in gold):
-        columns = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS])
-        raise UsageError(f"{source} has neither answers nor documents. Add one of the columns {columns}.")
+        names = values.get(NAMES_COLUMN)
+        gold.append(
+            GoldQuestion(
+                p,
+                tuple(dict.fromkeys(answers)),
+                tuple(dict.fromkeys(_texts(values, DOCUMENT_COLUMNS))),
+                tuple(dict.fromkeys(_texts(values, EVIDENCE_COLUMNS))),
+                tuple(dict.fromkeys(_statements(values.get(ASSERTION_COLUMN)))),
+                ", ".join(_texts(values, TYPE_COLUMNS)),
+                names if isinstance(names, dict) else {},
+            )
+        )
+    if not any(q.answers or q.documents or q.assertions for q in gold):
+        columns = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS, ASSERTION_COLUMN])
+        raise UsageError(
+            f"{source} has neither answers nor documents nor assertions. Add one of the columns {columns}."
+        )
     return gold
+
+
+def _statements(value: Any) -> list[str]:
+    """Return the statements of a list of texts or objects with a key `statement`, or of its JSON."""
+    if isinstance(value, str):
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
+    items = value if isinstance(value, list | tuple) else [value]
+    texts = (item.get(STATEMENT_KEY) if isinstance(item, dict) else item for item in items)
+    return [join_surrogates(text).strip() for text in texts if isinstance(text, str) and text.strip()]
 
 
 def read_imported_answers(
@@ -93,7 +136,7 @@ def read_imported_answers(
     """
     by_id: dict[str, str] = {}
     by_text: dict[str, str] = {}
-    for _, values in _rows(url, options):
+    for values in (row.values for row in read_table_file(url, options) if row.values is not None):
         answer = next(iter(_texts(values, ANSWER_COLUMNS, split=False)), "")
         question = next(iter(_texts(values, QUESTION_COLUMNS, split=False)), "")
         if answer and question:
@@ -108,26 +151,6 @@ def read_imported_answers(
     return answers, [
         f"{display_path(url)} does not answer {list_ids('question', missing)}"
     ] if missing else []
-
-
-def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    source, extension = display_path(url), posixpath.splitext(url)[1].lower()
-    if extension not in OPENERS:
-        raise UsageError(f"{source}: Unsupported file type {extension!r}. Choose from: {', '.join(OPENERS)}")
-    content, tables = read_file(url, options), list[Table]()
-    for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # A .csv file's delimiter is detected by this column.
-        table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
-        if isinstance(table, NotText):
-            raise UsageError(f"{source}: {table.reason}")
-        tables.append(table)
-        if table.columns is None or column in table.columns:
-            tables = [table]
-            break
-    for row in tables[0].rows:
-        if row.number == WHOLE_FILE:
-            raise UsageError(f"{source}: {row.error}")
-        if row.values is not None:
-            yield row.number, row.values
 
 
 def _id(values: Mapping[str, Any], number: int | None) -> str:

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import StoreError, UsageError
-from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.engine.executor import Executor, SweepProgress
@@ -54,7 +53,10 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-MODEL_STAGE = {"correct_answer": "judge"}  # Stages that use the model of another stage.
+MODEL_STAGE = {
+    "correct_answer": "judge",
+    "check_statements": "judge",
+}  # Stages that use the model of another stage.
 JUDGING = pa.schema(
     [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
 )
@@ -96,7 +98,7 @@ class EvaluationRun:
 
         Raises RunStopped, StoreError, and UsageError if the condition cannot answer any question.
         """
-        index = condition.apply_to(self.index)
+        index = condition.opened
         request = AskRequest(level=condition.level, method=condition.method)
         sweep = QuestionSweep(index, questions, self.store, request, extra_columns)
 
@@ -105,7 +107,7 @@ class EvaluationRun:
 
         stages = methods.stages(condition.method, index.settings.query.dynamic)
         with self._timed(condition.name):
-            sweep.run(self._executor(index.settings, stages, progress))
+            sweep.run(self._executor(index, stages, progress))
         return list(sweep.rows())
 
     def ask(
@@ -167,7 +169,7 @@ class EvaluationRun:
             return replace(p, stage=step, done=max(len(spool), p.done), total=total, failed=failed)
 
         with self._timed(step):
-            run_sweep(self._executor(self.index.settings, [model_stage], progress), self.store, run_all)
+            run_sweep(self._executor(self.index, [model_stage], progress), self.store, run_all)
         return (spool[number] for number in range(total))
 
     def check_models(self, stages: Sequence[str]) -> None:
@@ -209,13 +211,13 @@ class EvaluationRun:
         self.observer.step_ended(name, time.monotonic() - started, {}, False)
 
     def _executor(
-        self, settings: Settings, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
+        self, index: Index, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
     ) -> Executor:
         """Return the executor for these models. It is reused, because starting one on Ray is slow."""
-        self._progress = progress
+        settings, self._progress = index.settings, progress
         key = repr((settings.models, settings.run))
         if key not in self._executors:
-            models = Models.from_settings(settings, self.index.manifest.usage)
+            models = Models.from_settings(settings, index.manifest.usage)
             check_prices(settings.budget, models)
             if uses_local_keys(self.on_ray, self.address):
                 models = check_endpoints(

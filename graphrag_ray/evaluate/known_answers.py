@@ -1,43 +1,91 @@
 """Score answers and retrieval on questions with known answers.
 
-Writes the tables scores (a row per condition and question) and summary (the means).
+Writes the tables scores (a row per condition and question), summary (the means) and figures (means with
+deviations and intervals, for all questions and per type).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.context_records import strip_references
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.in_process import asyncio_runner
-from graphrag_ray.evaluate.comparison import chunks_of, collect_answers, summarize_conditions, texts_of
+from graphrag_ray.evaluate.comparison import (
+    chunks_of,
+    collect_answers,
+    summarize_conditions,
+    summarize_indexes,
+    texts_of,
+)
 from graphrag_ray.evaluate.conditions import (
+    KEYWORD,
+    ORACLE,
     EvaluationCondition,
-    check_conditions,
-    parse_condition,
-    parse_conditions,
+    Requests,
+    open_conditions,
     rehearse,
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, list_ids
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
-from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    CLAIMS_STAGE,
+    CORRECT_PROMPT,
+    STAGE,
+    correct_spec,
+    is_correct,
+)
+from graphrag_ray.evaluate.judging.mean_figures import mean_figures
+from graphrag_ray.evaluate.statement_scores import (
+    ASSERTIONS,
+    COVERAGE,
+    FAITHFULNESS,
+    STATEMENT_F1,
+    check_metrics,
+    score_statements,
+)
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, get_method
 from graphrag_ray.query.searcher import Searching
 
-KEYWORD = "keyword"  # Keyword search over chunks; a method for --retrieval-only.
 RETRIEVED_CHUNKS = 50
 NO_ANSWER = "none"  # Replaces a missing answer when scores are computed only for their names.
 Scores = dict[tuple[str, str], dict[str, float]]  # By condition and question id.
 DOCUMENT_NAMES = ("id", "row", "title", "path")  # Columns that can identify a gold document.
+FIGURES = pa.schema(
+    [
+        # One row per condition, type of questions and measure.
+        ("condition", pa.string()),
+        ("type", pa.string()),  # "" for all questions
+        ("measure", pa.string()),
+        ("questions", pa.int64()),  # number of questions with this measure
+        ("mean", pa.float64()),
+        ("deviation", pa.float64()),  # standard deviation of the questions' scores
+        ("low", pa.float64()),  # 95% interval of the mean over the questions
+        ("high", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Gold:
+    """The gold documents of an index by question id: names by document id, ids and texts of their chunks."""
+
+    labels: Mapping[str, Mapping[str, str]]
+    chunks: Mapping[str, Sequence[str]]
+    texts: Mapping[str, Sequence[str]]
 
 
 def score_known_answers(
@@ -47,65 +95,86 @@ def score_known_answers(
     retrieval_only: bool = False,
     judge: bool = True,
     ks: Sequence[int] = KS,
+    metrics: Sequence[str] = (),
 ) -> Results:
     """Score conditions on questions with known answers.
 
     With `retrieval_only`, no answers are generated. With `judge`, a judge decides whether each answer is
-    correct. Raises UsageError before any model is called, and RunStopped; repeat the call to continue.
+    correct, and which assertions it bears out. `metrics` adds some of `statement_scores.METRICS`. Raises
+    UsageError before any model is called, and RunStopped; repeat the call to continue.
     """
-    specs: list[str | EvaluationCondition] = [*conditions]
-    for position, text in enumerate(specs):
-        name, _, method = text.partition("=") if isinstance(text, str) else ("", "", "")
-        if retrieval_only and method.strip() == KEYWORD:
-            specs[position] = replace(parse_condition(f"{name}=text"), method=KEYWORD)
-    parsed = parse_conditions(specs)
+    parsed = open_conditions(run.index, conditions, known_answers=True)
     if any(k < 1 for k in ks):
         raise UsageError("The k of recall@k must be at least 1")
-    check_conditions(run.index, [c for c in parsed if c.method != KEYWORD])
-    with_answers = [q for q in questions if q.answers]
-    without_context = next((c for c in parsed if c.answers or c.method in BASELINES), None)
-    if retrieval_only and without_context:
-        reason = (
-            "Imported answers"
-            if without_context.answers
-            else f"Method {without_context.method} retrieves nothing, so its answers"
-        )
-        raise UsageError(f"Condition {without_context.name}: {reason} cannot be scored for retrieval")
-    if not retrieval_only and not with_answers:
-        raise UsageError("The questions have no answers. Use --retrieval-only to score retrieved documents.")
-    if judge and not retrieval_only:
-        run.check_models([STAGE])
+    wanted = check_metrics(metrics) | (
+        {ASSERTIONS} if judge and any(q.assertions for q in questions) else set()
+    )
+    _check_plan(parsed, questions, retrieval_only)
+    if (judge or wanted) and not retrieval_only:
+        run.check_models([STAGE, CLAIMS_STAGE] if wanted - {ASSERTIONS} else [STAGE])
     results = Results()
-    gold, gold_texts = _gold_documents(run.index, questions, results.warnings)
+    gold = _gold_per_condition(parsed, questions, results.warnings)
+    oracles = {c.name: gold[c.name].chunks for c in parsed if c.method == ORACLE}
+    if oracles and not any(chunks for by_id in oracles.values() for chunks in by_id.values()):
+        raise UsageError(f"Method {ORACLE} needs documents, but the index has none of those of the questions")
     scores: Scores = {(c.name, q.question.id): {} for c in parsed for q in questions}
+    retrieval: Scores = {}
+    answers: pa.Table | None = None
     if retrieval_only:
         chunks = _retrieve_chunks(run, parsed, questions, results)
     else:
-        answers = collect_answers(run, [q.question for q in questions], parsed, results.warnings)
+        posed = [q.question for q in questions]
+        answers = collect_answers(run, posed, parsed, results.warnings, "qa_answers", oracles)
         run.write("qa_answers", answers)
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
-        _score_answers(run, with_answers, parsed, answers, scores, results, judge)
     # Retrieval is not measured for a condition that never retrieves chunks, such as one that reads only
     # reports. If it retrieves chunks for some questions, a question without chunks scores 0.
     retrieves_chunks = {name for (name, _), ids in chunks.items() if ids}
-    for q in questions:
-        label, wanted = gold[q.question.id], set(gold[q.question.id].values())
-        for name in (c.name for c in parsed if c.name in retrieves_chunks):
-            ids = chunks[name, q.question.id]
-            need = Rows("text_units", ["id", "document_id", "text"], list(ids))
-            by_id = {row["id"]: row for row in run.index.reader.rows(need).to_pylist()}
-            rows_read = [by_id[id_] for id_ in ids if id_ in by_id]
-            ranked = [label.get(row["document_id"], row["document_id"]) for row in rows_read]
-            texts = [row["text"] for row in rows_read]
-            retrieval = retrieval_scores(ranked, wanted, texts, gold_texts[q.question.id], q.answers, ks)
-            scores[name, q.question.id] |= retrieval
-    results.tables = _tables(scores, len(with_answers), sum(bool(q.documents) for q in questions))
-    if not retrieval_only:
-        results.tables["qa_conditions"] = summarize_conditions(parsed, answers)
+    contexts: dict[tuple[str, str], list[str]] = {}
+    for condition, q in ((c, q) for c in parsed if c.name in retrieves_chunks for q in questions):
+        name, id_ = condition.name, q.question.id
+        label, expected = gold[name].labels[id_], set(gold[name].labels[id_].values())
+        need = Rows("text_units", ["id", "document_id", "text"], list(chunks[name, id_]))
+        by_id = {row["id"]: row for row in condition.opened.reader.rows(need).to_pylist()}
+        rows_read = [by_id[chunk] for chunk in chunks[name, id_] if chunk in by_id]
+        ranked = [label.get(row["document_id"], row["document_id"]) for row in rows_read]
+        texts = [row["text"] for row in rows_read]
+        retrieval[name, id_] = retrieval_scores(
+            ranked, expected, texts, gold[name].texts[id_] or q.evidence, q.answers, ks, q.evidence
+        )
+        if wanted:
+            contexts[name, id_] = texts
+    if answers is not None:
+        _score_answers(run, questions, parsed, answers, scores, results, judge, wanted, contexts)
+    scores = {key: values | retrieval.get(key, {}) for key, values in scores.items()}
+    counts = {
+        "with_answers": sum(bool(q.answers) for q in questions),
+        "with_documents": sum(bool(q.documents) for q in questions),
+    }
+    results.tables = _tables(scores, {q.question.id: q.type for q in questions}, counts)
+    results.tables["indexes"] = summarize_indexes(parsed)
+    if answers is not None:
+        results.tables |= {"qa_conditions": summarize_conditions(parsed, answers), "qa_judging": run.costs()}
     for name, table in results.tables.items():
         run.write(name, table)
     return results
+
+
+def _check_plan(
+    conditions: Sequence[EvaluationCondition], questions: Sequence[GoldQuestion], retrieval_only: bool
+) -> None:
+    """Raise UsageError if the conditions or questions do not allow these scores."""
+    for c in conditions:
+        if not retrieval_only and c.method == KEYWORD:
+            raise UsageError(f"Condition {c.name}: Method {KEYWORD} only retrieves. Add --retrieval-only.")
+        if retrieval_only and (c.answers or c.method in BASELINES):
+            reason = (
+                "Imported answers" if c.answers else f"Method {c.method} retrieves nothing, so its answers"
+            )
+            raise UsageError(f"Condition {c.name}: {reason} cannot be scored for retrieval")
+    if not retrieval_only and not any(q.answers or q.assertions for q in questions):
+        raise UsageError("The questions have no answers. Use --retrieval-only to score retrieved documents.")
 
 
 def _score_answers(
@@ -116,33 +185,43 @@ def _score_answers(
     scores: Scores,
     results: Results,
     judge: bool,
+    metrics: set[str],
+    contexts: Mapping[tuple[str, str], Sequence[str]],
 ) -> None:
     texts = texts_of(answers)
-    present = []
+    present: list[tuple[str, GoldQuestion, str]] = []
     missing = 0
-    for name, q in ((c.name, q) for c in conditions for q in questions):
+    for name, q in ((c.name, q) for c in conditions for q in questions if q.answers or q.assertions):
         text = texts[name].get(q.question.id)
-        values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers)
-        if judge:
-            values["judged_correct"] = 0.0
+        values: dict[str, float] = {}
+        if q.answers:
+            values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers)
+            values |= {"judged_correct": 0.0} if judge else {}
         # A missing answer scores 0: a condition must not win by answering only the easy questions.
         scores[name, q.question.id] |= values if text is not None else dict.fromkeys(values, 0.0)
         if text is None:
             missing += 1
+            undefined = {FAITHFULNESS} | (set() if q.assertions else {ASSERTIONS})
+            undefined |= set() if q.answers else {COVERAGE, STATEMENT_F1}
+            scores[name, q.question.id] |= dict.fromkeys(sorted(metrics - undefined), 0.0)
         else:
             present.append((name, q, text))
     if missing:
         results.failed += missing
         results.warnings.append(f"{plural(missing, 'answer')} missing, scored 0")
+    if metrics:
+        for key, values in score_statements(run, present, contexts, metrics, results).items():
+            scores[key] |= values
     if not judge:
         return
     spec = correct_spec(run.index.settings, run.index.env.prompts)
+    judged = [(name, q, text) for name, q, text in present if q.answers]
     dialogues = (
         (f"question {q.question.id}, {name}", partial(is_correct, q.question.text, q.answers, text, spec))
-        for name, q, text in present
+        for name, q, text in judged
     )
-    outcomes = run.ask(CORRECT_PROMPT, dialogues, len(present))
-    for (name, q, _), outcome in zip(present, outcomes, strict=True):
+    outcomes = run.ask(CORRECT_PROMPT, dialogues, len(judged))
+    for (name, q, _), outcome in zip(judged, outcomes, strict=True):
         if outcome.result is None:
             results.failed += 1
             results.warnings.append(f"Question {q.question.id}, {name}: Not judged: {outcome.error}")
@@ -161,9 +240,9 @@ def _retrieve_chunks(
     texts = [q.question.text for q in questions]
     chunks: dict[tuple[str, str], list[str]] = {}
 
-    async def by_keyword() -> list[list[str]]:
-        async with run.index.asker() as asker:
-            searching = Searching(run.index.searcher, asker)
+    async def by_keyword(index: Index) -> list[list[str]]:
+        async with index.asker() as asker:
+            searching = Searching(index.searcher, asker)
             needs = [Search("text_unit", "keyword", text, RETRIEVED_CHUNKS) for text in texts]
             return [[hit.id for hit in await searching.find(need)] for need in needs]
 
@@ -171,12 +250,14 @@ def _retrieve_chunks(
         method = condition.method
         run.observer.message(f"{condition.name}: retrieving")
         if method == KEYWORD:
-            retrieved: list[list[str] | str] = [*asyncio_runner()(by_keyword())]
+            retrieved: list[list[str] | str] = [*asyncio_runner()(by_keyword(condition.opened))]
         else:
-            index = replace(condition.apply_to(run.index), cache=run.store)  # Pay for embeddings only once.
-            retrieved = rehearse(
-                index, texts, method, condition.level, lambda answer, _: chunks_of(run.index, answer)
-            )
+            index = replace(condition.opened, cache=run.store)  # Pay for embeddings only once.
+
+            def extract(answer: Answer, _: Requests, index: Index = index) -> list[str]:
+                return chunks_of(index, answer)
+
+            retrieved = rehearse(index, texts, method, condition.level, extract)
             if get_method(method).reply_dependent or index.settings.query.dynamic:
                 results.warnings.append(
                     f"Condition {condition.name}: The context of {method} search depends on model replies. "
@@ -191,14 +272,27 @@ def _retrieve_chunks(
     return chunks
 
 
-def _gold_documents(
-    index: Index, questions: Sequence[GoldQuestion], warnings: list[str]
-) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-    """Return, by question id, the gold documents' names by document id, and the gold documents' texts.
+def _gold_per_condition(
+    conditions: Sequence[EvaluationCondition], questions: Sequence[GoldQuestion], warnings: list[str]
+) -> dict[str, Gold]:
+    """Find the gold documents in the index of each condition that has one. Appends to `warnings`."""
+    indexes = {c.name: (c.opened.store.url, c.opened.manifest.number) for c in conditions if not c.answers}
+    by_index: dict[tuple[str, int], Gold] = {}
+    for condition in conditions:
+        if (place := indexes.get(condition.name)) is not None and place not in by_index:
+            of_several = f" {display_url(place[0])}" if len(set(indexes.values())) > 1 else ""
+            by_index[place] = _gold_documents(condition.opened, questions, warnings, of_several)
+    return {name: by_index[place] for name, place in indexes.items()}
 
-    Several documents may have the same title. Each of them counts as the gold document.
+
+def _gold_documents(index: Index, questions: Sequence[GoldQuestion], warnings: list[str], which: str) -> Gold:
+    """Find the gold documents in an index. Appends to `warnings`. which: " URL" if there are several indexes.
+
+    Several documents may have the same title. Each of them counts as the gold document. Documents of other
+    indexes with the same path and row have the same id.
     """
-    wanted = pa.array(sorted({name for q in questions for name in q.documents}), pa.string())
+    names = {name for q in questions for name in (*q.documents, *q.other_names.values())}
+    wanted = pa.array(sorted(names), pa.string())
     by_name: dict[str, list[str]] = {}
     chunks: dict[str, list[str]] = {}
     columns = [*DOCUMENT_NAMES, "text_unit_ids"]
@@ -207,33 +301,76 @@ def _gold_documents(
             for row in part.filter(pc.is_in(part[column], wanted)).to_pylist():
                 by_name.setdefault(row[column], []).append(row["id"])
                 chunks[row["id"]] = row["text_unit_ids"] or []
-    if unknown := sorted(set(wanted.to_pylist()) - by_name.keys()):
-        warnings.append(f"Not in the index, counted as missed: {list_ids('gold document', unknown)}")
     labels: dict[str, dict[str, str]] = {}
+    of_question: dict[str, list[str]] = {}
     texts: dict[str, list[str]] = {}
+    unknown = set[str]()
     for q in questions:
-        present = {id_: name for name in q.documents for id_ in by_name.get(name, [])}
-        labels[q.question.id] = present | {name: name for name in q.documents if name not in by_name}
-        ids = [chunk for document in present for chunk in chunks[document]]
+        found = {
+            name: by_name.get(name) or by_name.get(q.other_names.get(name, ""), []) for name in q.documents
+        }
+        unknown |= {name for name, ids in found.items() if not ids}
+        present = {id_: name for name, ids in found.items() for id_ in ids}
+        labels[q.question.id] = present | {name: name for name, ids in found.items() if not ids}
+        ids = list(dict.fromkeys(chunk for document in present for chunk in chunks[document]))
+        of_question[q.question.id] = ids
         texts[q.question.id] = index.reader.rows(Rows("text_units", ["text"], ids))["text"].to_pylist()
-    return labels, texts
+    if unknown:
+        listed = list_ids("gold document", sorted(unknown))
+        warnings.append(f"Not in the index{which}, counted as missed: {listed}")
+    return Gold(labels, of_question, texts)
 
 
-def _tables(scores: Scores, with_answers: int, with_documents: int) -> dict[str, pa.Table]:
-    """Make the tables scores and summary. Means cover questions with the required gold data."""
+def _tables(scores: Scores, types: Mapping[str, str], counts: Mapping[str, int]) -> dict[str, pa.Table]:
+    """Make the tables scores, summary and figures. Means cover the questions that have the measure.
+
+    Args:
+        types: Type of each question by id.
+        counts: Numbers of questions to repeat in every row of the summary.
+    """
     measures = list(dict.fromkeys(name for values in scores.values() for name in values))
-    ids = [("condition", pa.string()), ("question_id", pa.string())]
+    ids = [(name, pa.string()) for name in ("condition", "question_id", "type")]
     schema = pa.schema([*ids, *((name, pa.float64()) for name in measures)])
-    rows = [{"condition": name, "question_id": id_, **values} for (name, id_), values in scores.items()]
-    table = pa.Table.from_pylist(rows, schema=schema)
-    grouped = table.group_by("condition", use_threads=False).aggregate(
-        [("question_id", "count"), *((name, "mean") for name in measures)]
+    rows = [
+        {"condition": name, "question_id": id_, "type": types[id_] or None, **values}
+        for (name, id_), values in scores.items()
+    ]
+    grouped: dict[tuple[str, str, str], list[float]] = {}
+    for (name, id_), values in scores.items():
+        for kind in dict.fromkeys(("", types[id_])):
+            for measure, value in values.items():
+                grouped.setdefault((name, kind, measure), []).append(value)
+    order = [
+        (name, kind, measure)
+        for name in dict.fromkeys(name for name, _ in scores)
+        for kind in ("", *sorted(set(types.values()) - {""}))
+        for measure in measures
+        if (name, kind, measure) in grouped
+    ]
+    figures = [
+        {
+            "condition": name,
+            "type": kind,
+            "measure": measure,
+            **mean_figures(np.array(grouped[name, kind, measure])),
+        }
+        for name, kind, measure in order
+    ]
+    means = {(row["condition"], row["measure"]): row["mean"] for row in figures if not row["type"]}
+    n_questions = Counter(name for name, _ in scores)
+    summary = pa.schema(
+        [
+            ("condition", pa.string()),
+            *((name, pa.int64()) for name in ("questions", *counts)),
+            *((name, pa.float64()) for name in measures),
+        ]
     )
-    counts = {"with_answers": with_answers, "with_documents": with_documents}
-    summary = {
-        "condition": grouped["condition"],
-        "questions": grouped["question_id_count"],
-        **{name: pa.array([n] * len(grouped), pa.int64()) for name, n in counts.items()},
-        **{name: grouped[f"{name}_mean"] for name in measures},
+    summary_rows = [
+        {"condition": name, "questions": n, **counts, **{m: means.get((name, m)) for m in measures}}
+        for name, n in n_questions.items()
+    ]
+    return {
+        "scores": pa.Table.from_pylist(rows, schema=schema),
+        "summary": pa.Table.from_pylist(summary_rows, schema=summary),
+        "figures": pa.Table.from_pylist(figures, schema=FIGURES),
     }
-    return {"scores": table, "summary": pa.table(summary)}

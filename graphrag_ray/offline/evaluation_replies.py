@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from zlib import crc32
 
+import orjson
+
 from graphrag_ray.base.context_records import parse_references, strip_references
 from graphrag_ray.corpus.boundaries import CLOSERS
 from graphrag_ray.corpus.quotes import folded_words, quotations_in
@@ -88,8 +90,11 @@ GENERAL_SUBJECTS = (
 
 TIE_MARGIN = 0.05  # Two values tie if they differ by less than this share of the larger one.
 MIN_CLAIM_WORDS = 4
+MIN_STATEMENT_SHARE = 0.75  # Share of a statement's stems that a text contains if it bears the statement out.
+MAX_CRITERIA = 20
 MAX_WORDINGS = 200  # Of a correct answer.
 
+_STATEMENT = re.compile(r"^(\d{1,6})\. (.*)$", re.MULTILINE)
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _BLIND = re.compile(r" ?\[\d{1,9}(?:, \d{1,9})*+\]")
@@ -176,6 +181,15 @@ def judge(variables: Variables) -> str:
     return as_json({"reason": f"{reason} They hardly differ.", "winner": 0})
 
 
+def judge_joint(variables: Variables) -> str:
+    """Write `{"verdicts": [{"criterion": …, "reason": …, "winner": …}, …]}`, as `judge` decides."""
+    verdicts = [
+        {"criterion": name, **orjson.loads(judge({**variables, "criterion": name}))}
+        for name in variables["names"].split(", ")[:MAX_CRITERIA]
+    ]
+    return as_json({"verdicts": verdicts})
+
+
 def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tuple[str, float, float]]:
     """Return (noun, formatted value, value) per measure of an answer. Ties go to the next measure."""
     text = _without_references(answer)
@@ -246,3 +260,24 @@ def check_answer(variables: Variables) -> str:
     answer = f" {' '.join(folded_words(variables['answer']))} "
     folded = {" ".join(folded_words(wording)) for wording in wordings}
     return "Y" if any(f" {wording} " in answer for wording in folded if wording) else "N"
+
+
+def check_statements(variables: Variables) -> str:
+    """Write `{"statements": [{"number": …, "reason": …, "holds": "yes" or "no"}, …]}`.
+
+    A statement (a line `n. …`) holds if the text contains most of the stems of its content words.
+    """
+    known = set(content_stems(_without_references(variables["text"])))
+    verdicts = []
+    for number, statement in _STATEMENT.findall(variables["statements"]):
+        stems = set(content_stems(statement))
+        share = len(stems & known) / len(stems) if stems else 0.0
+        reason = f"{share:.0%} of its words"
+        verdicts.append(
+            {
+                "number": int(number),
+                "reason": reason,
+                "holds": "yes" if share >= MIN_STATEMENT_SHARE else "no",
+            }
+        )
+    return as_json({"statements": verdicts})

@@ -48,8 +48,10 @@ _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "tasks": evaluation_replies.list_tasks,
     "corpus_questions": evaluation_replies.list_questions,
     "judge": evaluation_replies.judge,
+    "judge_joint": evaluation_replies.judge_joint,
     "answer_claims": evaluation_replies.list_claims,
     "correct_answer": evaluation_replies.check_answer,
+    "check_statements": evaluation_replies.check_statements,
 }
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
+from graphrag_ray.base.connection_settings import Storage
 from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, STAGE_SETTING_KEYS
 from graphrag_ray.base.errors import GraphRagError, ReportsMissing, SnapshotRemoved, StoreError, UsageError
@@ -25,9 +26,10 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.prompts import Prompt, load_prompts
-from graphrag_ray.base.stored_settings import with_stored_settings
+from graphrag_ray.base.settings_file import load_settings, resolve_storage
+from graphrag_ray.base.stored_settings import with_stored_settings, without_machine_settings
 from graphrag_ray.base.unexpected_errors import describe_unexpected_error, is_unexpected
-from graphrag_ray.base.user_settings import require_known_addresses
+from graphrag_ray.base.user_settings import KnownModels, require_known_addresses
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.in_process import asyncio_runner, gather_all
@@ -74,7 +76,7 @@ from graphrag_ray.query.searcher import Searcher, Searching
 from graphrag_ray.query.sources import Cited, Source, cited_records, rank_by_answer, sources_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table
-from graphrag_ray.store.snapshots import Manifest, check_not_removed, detect_removal
+from graphrag_ray.store.snapshots import Manifest, check_not_removed, detect_removal, open_latest
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -515,6 +517,24 @@ class Index:
 
 
 _NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Similarities, Dialogues, Notice)
+
+
+def open_index(
+    url: str,
+    snapshot: int | None = None,
+    settings: Settings | None = None,
+    storage: Storage | Mapping[str, Any] | None = None,
+    cache: str | None = None,
+) -> Index:
+    """Open an index. See `graphrag_ray.open_index`."""
+    storage = resolve_storage(settings, storage)
+    store = Store(url, storage.fsspec_options(url))
+    manifest = open_latest(store, snapshot)
+    settings = settings or load_settings(
+        None, (), without_machine_settings(manifest.settings), KnownModels.read(store.url)
+    )
+    replies = Store(cache, storage.fsspec_options(cache)) if cache is not None else None
+    return Index(store, manifest, settings.model_copy(update={"storage": storage}), replies)
 
 
 async def _run_method(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:

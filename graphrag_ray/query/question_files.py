@@ -63,11 +63,15 @@ ANSWERS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """A row of a question file. `fault` says why it cannot be asked, and is "" for a valid question."""
+    """A row of a question file. `fault` says why it cannot be asked, and is "" for a valid question.
+
+    chunks: Ids of the chunks from which the baseline `oracle` answers.
+    """
 
     id: str
     text: str
     fault: str = ""
+    chunks: tuple[str, ...] = ()
 
 
 def read_questions(url: str, options: Mapping[str, Any], max_characters: int) -> list[BatchQuestion]:

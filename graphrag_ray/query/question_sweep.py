@@ -230,7 +230,9 @@ class QuestionSweep:
         question = self._questions[number]
         incomplete = True
         try:
-            answer_question = self._index.prepare(replace(self._ask, text=question.text))
+            answer_question = self._index.prepare(
+                replace(self._ask, text=question.text, chunks=question.chunks)
+            )
             answer: Answer = await answer_question(asker, None)
             cited = answer.references
             numbers, answer = await asyncio.to_thread(

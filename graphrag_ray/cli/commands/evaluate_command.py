@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +14,22 @@ import click
 
 from graphrag_ray.base.declarations import STAGE_SETTING_KEYS
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, UsageError
-from graphrag_ray.base.wording import escape_control, price_hint
+from graphrag_ray.base.wording import escape_control, plural, price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command, Commands
 from graphrag_ray.cli.options import IndexOptions
-from graphrag_ray.evaluate import CRITERIA, REPLICATES
+from graphrag_ray.evaluate import CRITERIA, JUDGE_PROTOCOLS, METRICS, REPLICATES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from graphrag_ray.evaluate.comparison import Comparison
+    from graphrag_ray.evaluate.conditions import EvaluationCondition
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
     from graphrag_ray.query.ask import Index
     from graphrag_ray.query.question_files import BatchQuestion
 
+_COUNTS = ("questions", "with_answers", "with_documents")  # Columns of the table summary.
 _PACKAGES = ("scipy", "nltk", "pandas", "jinja2")
 _OFFLINE_JUDGE = (
     "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead. The numbers show that the "
@@ -77,12 +79,15 @@ _conditions = click.option(
     "conditions",
     multiple=True,
     metavar="NAME=SPEC",
-    help="A condition to compare; repeatable. SPEC is METHOD[:LEVEL][,setting=value…] or a file of answers "
-    "(.csv, .jsonl, .parquet).",
+    help="A condition to compare; repeatable. SPEC is METHOD[:LEVEL][,index=URL][,prompts=DIR]"
+    "[,setting=value…], or a file of answers (.csv, .json, .jsonl, .parquet).",
 )
 _question_options = options.combine(
     options.settings,
-    _questions("A .csv, .jsonl or .parquet file with a column `question` (optional: `question_id`)."),
+    _questions(
+        "A .csv, .json, .jsonl or .parquet file with a column `question` (optional: `question_id`), or of a "
+        "published data set."
+    ),
     _conditions,
 )
 _judge_options = options.combine(
@@ -97,6 +102,14 @@ _judge_options = options.combine(
     ),
     click.option(
         "--replicates", type=int, default=REPLICATES, show_default=True, help="Verdicts per pair of answers."
+    ),
+    click.option(
+        "--judge-protocol",
+        "protocol",
+        type=click.Choice(JUDGE_PROTOCOLS),
+        default=JUDGE_PROTOCOLS[0],
+        show_default=True,
+        help="Call the judge for each criterion, or once for all of them and an overall winner.",
     ),
     click.option("--claims", is_flag=True, help="Also count the factual claims in the answers."),
 )
@@ -124,6 +137,14 @@ def _read_questions(opts: IndexOptions, url: str) -> tuple[Index, list[BatchQues
     from graphrag_ray.evaluate.evaluation_files import read_unique_questions
 
     return index, *read_unique_questions(url, index.settings.storage.fsspec_options(url))
+
+
+def _open_indexes(opts: IndexOptions, conditions: Iterable[str]) -> list[EvaluationCondition]:
+    """Parse conditions, and open the indexes that they name with the options of the command."""
+    from graphrag_ray.evaluate.conditions import parse_condition
+
+    parsed = map(parse_condition, conditions)
+    return [replace(c, index=replace(opts, root=str(c.index)).index()) if c.index else c for c in parsed]
 
 
 def _running(
@@ -238,7 +259,8 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
     from graphrag_ray.llm.pricing import highest_price
 
-    costs = estimate_costs(index, question_list, **judge_options)
+    conditions = _open_indexes(opts, judge_options.pop("conditions"))
+    costs = estimate_costs(index, question_list, conditions, **judge_options)
     if as_json:
         console.print_json({"planned": [asdict(cost) for cost in costs]})
     else:
@@ -273,6 +295,7 @@ def compare(
     conditions: tuple[str, ...],
     criteria: tuple[str, ...],
     replicates: int,
+    protocol: str,
     claims: bool,
     description: str,
     report: str | None,
@@ -303,8 +326,11 @@ def compare(
     index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate import comparison
 
+    opened = _open_indexes(opts, conditions)
     with _running(index, out, "compare", as_json, **run_options) as run:
-        result = comparison.compare(run, question_list, conditions, criteria, replicates, description, claims)
+        result = comparison.compare(
+            run, question_list, opened, criteria, replicates, description, claims, protocol
+        )
     result.warnings[:0] = warnings
     if as_json:
         console.print_json(result.as_dict())
@@ -342,6 +368,7 @@ def _print_comparison(result: Comparison) -> None:
     _print_table(tables["reliability"])
     titles = {
         "conditions": "Conditions",
+        "indexes": "Indexes",
         "judging": "Judging",
         "claim_counts": "Claims per answer",
         "agreement": "Agreement with the judge",
@@ -377,8 +404,9 @@ def claims(
     index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate.comparison import compare_claims
 
+    opened = _open_indexes(opts, conditions)
     with _running(index, out, "claims", as_json, **run_options) as run:
-        result = compare_claims(run, question_list, conditions)
+        result = compare_claims(run, question_list, opened)
     if as_json:
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
@@ -391,8 +419,8 @@ def claims(
 @click.command(cls=Command)
 @options.settings
 @_questions(
-    "A .csv, .jsonl or .parquet file with columns `question`, `answer` (optional: `aliases`) and "
-    "`documents` (ids, titles or paths)."
+    "A .csv, .json, .jsonl or .parquet file with columns `question`, `answer` (optional: `aliases`), "
+    "`documents` (ids, titles or paths), `evidence`, `assertions` and `type`, or of a published data set."
 )
 @_conditions
 @click.option(
@@ -404,6 +432,13 @@ def claims(
 @click.option(
     "--k", "ks", type=int, multiple=True, help="Value of k for recall@k; repeatable. Default: 1 2 5 8 10 20."
 )
+@click.option(
+    "--metric",
+    "metrics",
+    type=click.Choice(METRICS),
+    multiple=True,
+    help="Add a metric that needs several calls of the judge per answer; repeatable.",
+)
 @_out
 @_run_options
 def qa(
@@ -413,16 +448,20 @@ def qa(
     retrieval_only: bool,
     judge: bool,
     ks: tuple[int, ...],
+    metrics: tuple[str, ...],
     out: str,
     as_json: bool,
     **run_options: Any,
 ) -> None:
     """Score answers and retrieval against known answers and documents.
 
-    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, and a
-    yes/no judge. Retrieval is scored by recall@k, whether all documents are within the first k, precision@k,
-    tokens, and whether the context contains the answer. Scores per question are written to scores.parquet in
-    the folder --out.
+    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, a yes or
+    no judge, and the assertions of the questions. Retrieval is scored by recall@k, whether all documents are
+    within the first k, precision@k, tokens, substrings, and whether the context contains the answer. Scores
+    per question are written to scores.parquet in the folder --out, means with deviations, also per type of
+    question, to figures.parquet.
+
+    The method `oracle` answers from the documents of each question, `none` without any.
 
     \b
     Examples:
@@ -436,25 +475,45 @@ def qa(
     from graphrag_ray.evaluate.known_answers import score_known_answers
 
     gold, warnings = gold_questions(questions_url, index.settings.storage.fsspec_options(questions_url))
+    opened = _open_indexes(opts, conditions)
     with _running(index, out, "qa", as_json, **run_options) as run:
-        result = score_known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
+        result = score_known_answers(run, gold, opened, retrieval_only, judge, ks or KS, metrics)
     warnings += result.warnings
     if as_json:
         tables = {name: table.to_pylist() for name, table in result.tables.items()}
         console.print_json(tables | {"warnings": warnings})
     else:
-        # Transpose the table: a row per metric, a column per condition.
-        summary = result.tables["summary"].to_pydict()
-        columns = ["", *map(_heading, summary.pop("condition"))]
-        rows = (
-            [name.replace("_", " "), *map(_cell, values)]
-            for name, values in summary.items()
-            if any(value is not None for value in values)
-        )
-        console.print_table(columns, rows)
-        if "qa_conditions" in result.tables:
-            _print_table(result.tables["qa_conditions"], "Conditions")
+        _print_scores(result.tables)
+        titles = {"qa_conditions": "Conditions", "indexes": "Indexes", "qa_judging": "Judging"}
+        for name, title in titles.items():
+            if len(result.tables.get(name, ())):
+                _print_table(result.tables[name], title)
     _end(warnings, result.failed)
+
+
+def _print_scores(tables: Mapping[str, pa.Table]) -> None:
+    """Print the mean of each measure with its interval, then the means per type of question."""
+    names = tables["summary"]["condition"].to_pylist()
+    figures: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in tables["figures"].to_pylist():
+        figures.setdefault(row["type"], {}).setdefault(row["measure"], {})[row["condition"]] = row
+
+    def interval(row: Mapping[str, Any] | None) -> str:
+        return f"{row['mean']:.3f} ({row['low']:.3f}–{row['high']:.3f})" if row else ""
+
+    for kind, by_measure in figures.items():
+        if kind:
+            counts = (row["questions"] for of in by_measure.values() for row in of.values())
+            click.echo(f"\nType {escape_control(kind)}, {plural(max(counts), 'question')}:")
+        else:
+            summary = tables["summary"].to_pylist()[0]
+            listed = (f"{summary[name]:,} {name.replace('_', ' ')}" for name in _COUNTS)
+            click.echo(f"{', '.join(listed)}. Mean and 95% interval:")
+        rows = (
+            [measure.replace("_", " "), *(interval(of.get(name)) for name in names)]
+            for measure, of in by_measure.items()
+        )
+        console.print_table(["", *map(_heading, names)], rows)
 
 
 @click.command(cls=Command)

@@ -207,6 +207,7 @@ def retrieval_scores(
     gold_texts: Iterable[str] = (),
     answers: Sequence[str] = (),
     ks: Sequence[int] = KS,
+    evidence: Iterable[str] = (),
 ) -> dict[str, float]:
     """Return every score that the arguments allow by name, each from 0 to 1.
 
@@ -218,6 +219,9 @@ def retrieval_scores(
             k.
         texts: Retrieved texts.
         gold_texts: For token_precision and token_recall (TREX) of all texts as one multiset of `words`.
+        evidence: Passages to find, by default `gold_texts`. substring_recall is the share of them that one
+            text contains, and substring_precision the share of texts that contain one or are part of one,
+            both after `normalise` (TREX).
         answers: For answer_in_context, which is 1.0 if one text contains an answer, as in `accuracy`.
 
     Raises:
@@ -240,10 +244,15 @@ def retrieval_scores(
         common = (actual & expected).total()
         scores["token_precision"] = common / max(actual.total(), 1)
         scores["token_recall"] = common / max(expected.total(), 1)
+    normal = [normalise(text) for text in texts]
+    if passages := {form for text in evidence or gold_texts if (form := normalise(text))}:
+        found = sum(any(passage in text for text in normal) for passage in passages)
+        useful = sum(any(p in text or (text and text in p) for p in passages) for text in normal)
+        scores["substring_recall"] = found / len(passages)
+        scores["substring_precision"] = useful / max(len(normal), 1)
     if answers:
         forms = [answer for answer in map(normalise, answers) if answer]
-        contains = any(form in text for text in map(normalise, texts) for form in forms)
-        scores["answer_in_context"] = float(contains)
+        scores["answer_in_context"] = float(any(form in text for text in normal for form in forms))
     return scores
 
 

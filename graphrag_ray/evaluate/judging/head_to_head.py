@@ -14,18 +14,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import stats
 
 from graphrag_ray.base.ids import stable_id
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from graphrag_ray.evaluate.judging.mean_figures import Floats, mean_interval
 
 SIGNIFICANT = 0.05  # Win rates with a corrected p below this are marked.
 
@@ -76,8 +74,6 @@ RELIABILITY = pa.schema(
 )
 
 EXACT_BELOW = 26  # Below this number of nonzero scores, the normal approximation is too rough.
-RESAMPLES = 2_000
-SEED = 20_240_424  # Makes the bootstrap interval reproducible.
 _DECIMALS = 9  # Scores are rounded so that equal scores share a rank and ties are zero.
 _PAIR = ["criterion", "first", "second"]
 
@@ -250,22 +246,18 @@ def _score_statistics(score: Floats) -> dict[str, Any]:
     if not len(score):
         unknown = dict.fromkeys(("win_rate", "low", "high", "normal_p"))
         return {"questions": 0, "z": 0.0, "p": 1.0, "p_holm": 1.0, **unknown}
-    # Bootstrap interval (Efron 1979): questions are drawn with replacement. The counts of the distinct scores
-    # in a draw are multinomial, so the time does not depend on the number of questions.
-    values, counts = np.unique(score, return_counts=True)
-    drawn = np.random.default_rng(SEED).multinomial(len(score), counts / len(score), RESAMPLES)
-    low, high = np.percentile(50 + 50 * (drawn @ values / len(score)), [2.5, 97.5])
+    low, high = mean_interval(score)
     z, p = _wilcoxon(score[score != 0])
     normal_p = None
-    if len(values) > 1 and len(score) > 2:
+    if len(np.unique(score)) > 1 and len(score) > 2:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Raised above 5,000 scores.
             normal_p = float(stats.shapiro(score).pvalue)
     return {
         "questions": len(score),
         "win_rate": 50 + 50 * float(score.mean()),
-        "low": float(low),
-        "high": float(high),
+        "low": 50 + 50 * low,
+        "high": 50 + 50 * high,
         "z": z,
         "p": p,
         "p_holm": p,

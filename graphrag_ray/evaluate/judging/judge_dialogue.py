@@ -1,21 +1,25 @@
-"""Judge dialogues: compare two answers by a criterion (GraphRAG 3.3, F.1, F.2), list the claims of an answer
-(GraphRAG 4.2), and compare an answer with the correct one (TREX)."""
+"""Dialogues with a judge.
+
+It compares two answers by a criterion (GraphRAG 3.3, F.1, F.2) or by several at once (LightRAG, FG-RAG,
+ArchRAG), lists the claims of an answer (GraphRAG 4.2), compares an answer with the correct one (TREX), and
+checks statements against a text (GraphRAG-Bench, BenchmarkQED).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import GenericAlias
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import create_model
 
 from graphrag_ray.base.context_records import anonymize_references
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, find_json, parse_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.extraction_dialogue import yes_or_no
@@ -25,22 +29,72 @@ T = TypeVar("T")
 
 STAGE = "judge"
 CLAIMS_STAGE = "answer_claims"
+JOINT_PROMPT = "judge_joint"
 CORRECT_PROMPT = "correct_answer"
+STATEMENTS_PROMPT = "check_statements"
 MAX_VERDICT_TOKENS, MAX_CLAIMS_TOKENS, MAX_WORD_TOKENS = 300, 4_000, 16
+STATEMENTS_PER_CALL = 40
+TOKENS_PER_STATEMENT = 60
+MAX_LISTED = 10  # Of the missing statements that a correction names.
 
-VERDICT_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"reason": {"type": "string"}, "winner": {"type": "integer", "enum": [0, 1, 2]}},
-    "required": ["reason", "winner"],
-    "additionalProperties": False,
+
+def _object(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the strict JSON schema of an object."""
+    names = list(properties)
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+_TEXT: Mapping[str, Any] = {"type": "string"}
+_WINNER_SCHEMA: Mapping[str, Any] = {"type": "integer", "enum": [0, 1, 2]}
+VERDICT_SCHEMA = _object(reason=_TEXT, winner=_WINNER_SCHEMA)
+_VERDICTS: Mapping[str, Any] = {
+    "type": "array",
+    "items": _object(criterion=_TEXT, reason=_TEXT, winner=_WINNER_SCHEMA),
 }
+VERDICTS_SCHEMA = _object(verdicts=_VERDICTS)
+_STATEMENT = _object(
+    number={"type": "integer"}, reason=_TEXT, holds={"type": "string", "enum": ["yes", "no"]}
+)
+STATEMENTS_SCHEMA = _object(statements={"type": "array", "items": _STATEMENT})
+
 _WINNER = re.compile(r"(?:answer[\s_#-]{0,3})?([012])(?:\.0)?", re.IGNORECASE)
 _TIE = re.compile(r"(?:a )?(?:tie|draw)|neither|none|both|equal", re.IGNORECASE)
 
 
+_YES_NO = {
+    "yes": True,
+    "y": True,
+    "true": True,
+    "1": True,
+    "no": False,
+    "n": False,
+    "false": False,
+    "0": False,
+}
+
+
 class VerdictReply(JsonReply):
+    criterion: str = ""
     reason: str = ""
     winner: Any = None
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"reason": ("explanation", "reasoning")}
+
+
+class VerdictsReply(JsonReply):
+    verdicts: list[VerdictReply]
+
+
+class StatementReply(JsonReply):
+    number: Any = None
+    reason: str = ""
+    holds: Any = None
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"number": ("statement", "id"), "holds": ("verdict",)}
+
+
+class StatementsReply(JsonReply):
+    statements: list[StatementReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +105,10 @@ class Verdict:
     reason: str
 
 
-def judge_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+def judge_spec(settings: Settings, prompts: Mapping[str, Prompt], joint_criteria: int = 0) -> AnswerSpec:
+    """Return the spec of a call about one criterion, or about `joint_criteria` criteria."""
+    if joint_criteria:
+        return build_spec(STAGE, settings, prompts, joint_criteria * MAX_VERDICT_TOKENS, JOINT_PROMPT)
     return build_spec(STAGE, settings, prompts, MAX_VERDICT_TOKENS)
 
 
@@ -63,24 +120,83 @@ def judge(
     References are anonymised, because they would reveal the kinds of records. Raises DialogueFailed if
     neither reply contains a verdict; this is not a tie.
     """
-    variables = {
+    variables = {"criterion": criterion, **_shown(question, answers, spec)}
+    return (yield from ask_for_json(variables, spec, VERDICT_SCHEMA, parse_verdict, sample))
+
+
+def judge_joint(
+    question: str, criteria: Mapping[str, str], answers: tuple[str, str], spec: AnswerSpec, sample: int
+) -> Dialogue[dict[str, Verdict]]:
+    """Compare two answers by all criteria in one call. Returns a verdict per criterion.
+
+    Args:
+        criteria: Texts by name, in the order in which they are judged.
+        sample: Number of the replicate.
+
+    Raises:
+        DialogueFailed: Two replies lack the verdict on a criterion.
+    """
+    listed = "\n".join(f"- {name}: {text}" for name, text in criteria.items())
+    variables = {"criteria": listed, "names": ", ".join(criteria), **_shown(question, answers, spec)}
+
+    def read(reply: ChatReply) -> dict[str, Verdict] | ReplyProblem:
+        return parse_verdicts(reply, list(criteria))
+
+    return (yield from ask_for_json(variables, spec, VERDICTS_SCHEMA, read, sample))
+
+
+def _shown(question: str, answers: tuple[str, str], spec: AnswerSpec) -> dict[str, str]:
+    return {
         "question": question,
-        "criterion": criterion,
         "answer_1": anonymize_references(answers[0]),
         "answer_2": anonymize_references(answers[1]),
         **reply_lengths(spec.max_tokens),
     }
-    return (yield from ask_for_json(variables, spec, VERDICT_SCHEMA, parse_verdict, sample))
 
 
 def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
     verdict = parse_reply(reply.text, VerdictReply)
-    winner, reason = ("", "") if isinstance(verdict, ReplyProblem) else (verdict.winner, verdict.reason)
+    read = None if isinstance(verdict, ReplyProblem) else _verdict_of(verdict)
+    return read or ReplyProblem('it holds no JSON object with "winner": 1, 2 or 0')
+
+
+def parse_verdicts(reply: ChatReply, names: Sequence[str]) -> dict[str, Verdict] | ReplyProblem:
+    """Parse the verdicts on these criteria.
+
+    Also accepts an object with a key per criterion, as LightRAG's judge writes it: {"Diversity": {"Winner":
+    "Answer 1", "Explanation": …}, "Overall Winner": …}. The first verdict on a criterion counts.
+    """
+    value, _ = find_json(reply.text, max(0, reply.text.find("{")))
+    named = value.get("verdicts", value) if isinstance(value, dict) else None
+    parsed = parse_reply(reply.text, VerdictsReply, reply.finish_reason)
+    if isinstance(named, dict):
+        rows = ({**entry, "criterion": name} for name, entry in named.items() if isinstance(entry, dict))
+        entries = [VerdictReply.model_validate(row) for row in rows]
+    else:
+        entries = [] if isinstance(parsed, ReplyProblem) else parsed.verdicts
+    found: dict[str, Verdict] = {}
+    keys = {_key(name): name for name in names}
+    for entry in entries:
+        name = keys.get(_key(entry.criterion)) or keys.get(_key(entry.criterion).removesuffix("winner"))
+        if name and name not in found and (verdict := _verdict_of(entry)):
+            found[name] = verdict
+    if missing := [name for name in names if name not in found]:
+        return ReplyProblem(f'it holds no "winner": 1, 2 or 0 for {", ".join(missing)}')
+    return found
+
+
+def _key(name: str) -> str:
+    """Reduce the name of a criterion to what identifies it."""
+    return re.sub(r"[\W_]", "", name.casefold()) or name
+
+
+def _verdict_of(reply: VerdictReply) -> Verdict | None:
+    winner = reply.winner
     text = str(winner).strip() if isinstance(winner, str | int | float) else ""
     match = _WINNER.fullmatch(text)
     if isinstance(winner, bool) or not (match or _TIE.fullmatch(text)):
-        return ReplyProblem('it holds no JSON object with "winner": 1, 2 or 0')
-    return Verdict(int(match[1]) if match else 0, reason)
+        return None
+    return Verdict(int(match[1]) if match else 0, reply.reason)
 
 
 def answer_claims_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -116,6 +232,47 @@ def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec
     if verdict is None or (words & {"y", "yes"} and words & {"n", "no"}):
         raise DialogueFailed(f"{CORRECT_PROMPT}: The reply is neither Y nor N")
     return verdict
+
+
+def statements_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    """Use temperature 0 like `correct_spec`."""
+    limit = STATEMENTS_PER_CALL * TOKENS_PER_STATEMENT
+    spec = build_spec(STAGE, settings, prompts, limit, STATEMENTS_PROMPT)
+    return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
+
+
+def check_statements(
+    question: str, statements: Sequence[str], text: str, spec: AnswerSpec
+) -> Dialogue[list[bool]]:
+    """Say which statements a text bears out, with a call per STATEMENTS_PER_CALL statements.
+
+    Raises DialogueFailed if two replies lack a verdict on a statement.
+    """
+    holds: list[bool] = []
+    for start in range(0, len(statements), STATEMENTS_PER_CALL):
+        batch = [" ".join(statement.split()) for statement in statements[start : start + STATEMENTS_PER_CALL]]
+        listed = "\n".join(f"{n}. {statement}" for n, statement in enumerate(batch, 1))
+        variables = {"question": question, "statements": listed, "text": text}
+        read = partial(parse_statements, n=len(batch))
+        holds += yield from ask_for_json(variables, spec, STATEMENTS_SCHEMA, read)
+    return holds
+
+
+def parse_statements(reply: ChatReply, n: int) -> list[bool] | ReplyProblem:
+    """Parse the verdicts on the statements 1 to n. The first verdict on a statement counts."""
+    parsed = parse_reply(reply.text, StatementsReply, reply.finish_reason)
+    if isinstance(parsed, ReplyProblem):
+        return parsed
+    found: dict[int, bool] = {}
+    for position, entry in enumerate(parsed.statements, 1):
+        number = re.search(r"\d{1,9}", str(position if entry.number is None else entry.number))
+        verdict = _YES_NO.get(str(entry.holds).strip(" .").lower())
+        if number and verdict is not None:
+            found.setdefault(int(number[0]), verdict)
+    if missing := [k for k in range(1, n + 1) if k not in found]:
+        listed = ", ".join(map(str, missing[:MAX_LISTED]))
+        return ReplyProblem(f'it holds no "holds": "yes" or "no" for the statements {listed}')
+    return [found[k] for k in range(1, n + 1)]
 
 
 def ask_for_json(

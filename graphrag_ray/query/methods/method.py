@@ -184,12 +184,14 @@ class Question:
         level: Requested level, not parsed yet. None lets the method choose.
         where: Conditions that documents must satisfy (see `document_filters.py`).
         history: Earlier questions with their answers, oldest first.
+        chunks: Ids of the chunks from which the baseline `oracle` answers, in order.
     """
 
     text: str
     level: str | int | None = None
     where: Sequence[str] = ()
     history: Sequence[tuple[str, str]] = ()
+    chunks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,10 @@ METHODS = Registry(
 )
 """Methods for querying an index, in the order of `--help`. The module of a method is NAME_search.py."""
 BASELINES = Registry(
-    "graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_PACKAGE}.zero_shot:METHOD"}
+    "graphrag_ray.baselines",
+    "baseline",
+    MethodKind,
+    {"none": f"{_PACKAGE}.zero_shot:METHOD", "oracle": f"{_PACKAGE}.oracle_search:METHOD"},
 )
 """Baselines for comparison, which only `evaluate` offers."""
 

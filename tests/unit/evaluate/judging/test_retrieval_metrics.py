@@ -96,6 +96,8 @@ def test_only_measures_with_gold_data_are_scored():
         "precision@2": 0.5,
         "token_precision": 0.5,
         "token_recall": 1.0,
+        "substring_recall": 1.0,
+        "substring_precision": 1.0,
         "answer_in_context": 1.0,
     }
     assert len(retrieval_scores(["a"], ["b"])) == 3 * len(KS)

@@ -1,0 +1,158 @@
+"""Score answers by the statements that they, the correct answers or their contexts contain, with a judge.
+
+A model lists the statements of a text, and the judge says which of them another text bears out:
+
+    coverage        statements of the correct answer that the answer bears out (GraphRAG-Bench)
+    faithfulness    statements of the answer that the retrieved passages bear out (GraphRAG-Bench)
+    statement_f1    F1 of the answer's statements against those of the correct answer
+    assertions      assertions of the question that the answer bears out (BenchmarkQED)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from graphrag_ray.base.context_records import strip_references
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.evaluate import METRICS
+from graphrag_ray.evaluate.evaluation_files import GoldQuestion
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
+from graphrag_ray.evaluate.judging.answer_metrics import distinct_claims
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    CLAIMS_STAGE,
+    STATEMENTS_PROMPT,
+    answer_claims,
+    answer_claims_spec,
+    check_statements,
+    statements_spec,
+)
+
+COVERAGE, FAITHFULNESS, STATEMENT_F1 = METRICS
+ASSERTIONS = "assertions"  # Judged whenever the questions have them.
+_PRECISION = "precision"
+MAX_CONTEXT_CHARACTERS = 60_000
+"""Maximum length of the passages against which statements are checked. A search method that reads entities
+counts all of their chunks as retrieved."""
+
+Key = tuple[str, str]
+"""Condition and question id."""
+
+
+def check_metrics(metrics: Sequence[str]) -> set[str]:
+    """Return the requested metrics. Raises UsageError if one is unknown."""
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise UsageError(f"Unknown metric {unknown[0]!r}. Choose from: {', '.join(METRICS)}")
+    return set(metrics)
+
+
+def score_statements(
+    run: EvaluationRun,
+    answers: Sequence[tuple[str, GoldQuestion, str]],
+    contexts: Mapping[Key, Sequence[str]],
+    metrics: set[str],
+    results: Results,
+) -> dict[Key, dict[str, float]]:
+    """Score answers, given as (condition, question, text).
+
+    A metric that is undefined for an answer is missing: coverage without a correct answer, faithfulness
+    without passages or statements, assertions if the question has none. Failures are counted in `results`.
+
+    Args:
+        contexts: The texts of the retrieved passages, for answers whose search method retrieves passages.
+    """
+    points: dict[str, list[str]] = {}
+    if metrics & {COVERAGE, STATEMENT_F1}:
+        gold = {q.question.id: q for _, q, _ in answers if q.answers}
+        texts = [(f"the correct answer to question {id_}", q, q.answers[0]) for id_, q in gold.items()]
+        listed = _list_statements(run, texts, results)
+        # A correct answer that is only a name contains no claim.
+        points = {
+            id_: statements or [q.answers[0]]
+            for (id_, q), statements in zip(gold.items(), listed, strict=True)
+            if statements is not None
+        }
+    claims: dict[Key, list[str]] = {}
+    if metrics & {FAITHFULNESS, STATEMENT_F1}:
+        texts = [(f"question {q.question.id}, {name}", q, text) for name, q, text in answers]
+        listed = _list_statements(run, texts, results)
+        keys = ((name, q.question.id) for name, q, _ in answers)
+        claims = {key: made for key, made in zip(keys, listed, strict=True) if made is not None}
+    checks = list(_checks(answers, points, claims, contexts, metrics))
+    spec = statements_spec(run.index.settings, run.index.env.prompts)
+    dialogues = (
+        (
+            f"question {c.key[1]}, {c.key[0]}, {c.measure}",
+            partial(check_statements, c.question, c.statements, c.text, spec),
+        )
+        for c in checks
+    )
+    held: dict[tuple[Key, str], list[bool]] = {}
+    for c, outcome in zip(checks, run.ask(STATEMENTS_PROMPT, dialogues, len(checks)), strict=True):
+        if outcome.result is None:
+            _note_failure(results, f"Question {c.key[1]}, {c.key[0]}: No {c.measure}: {outcome.error}")
+        else:
+            held[c.key, c.measure] = outcome.result
+    scores: dict[Key, dict[str, float]] = {(name, q.question.id): {} for name, q, _ in answers}
+    for (key, measure), verdicts in held.items():
+        if measure in metrics:
+            scores[key][measure] = sum(verdicts) / len(verdicts)
+    for key in scores if STATEMENT_F1 in metrics else ():
+        covered, correct = held.get((key, COVERAGE)), held.get((key, _PRECISION))
+        if covered is not None and (correct is not None or claims.get(key) == []):
+            # As in GraphRAG-Bench, true positives are statements of the answer.
+            true, stated = sum(correct or ()), len(correct or ())
+            scores[key][STATEMENT_F1] = 2 * true / (true + stated + covered.count(False)) if true else 0.0
+    return scores
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Statements to check against a text, for a measure of an answer."""
+
+    key: Key
+    measure: str
+    question: str
+    statements: Sequence[str]
+    text: str
+
+
+def _checks(
+    answers: Sequence[tuple[str, GoldQuestion, str]],
+    points: Mapping[str, Sequence[str]],
+    claims: Mapping[Key, Sequence[str]],
+    contexts: Mapping[Key, Sequence[str]],
+    metrics: set[str],
+) -> Iterator[_Check]:
+    for name, q, text in answers:
+        key, question, answer = (name, q.question.id), q.question.text, strip_references(text)
+        made, needed = claims.get(key, ()), points.get(q.question.id, ())
+        if ASSERTIONS in metrics and q.assertions:
+            yield _Check(key, ASSERTIONS, question, q.assertions, answer)
+        if needed:
+            yield _Check(key, COVERAGE, question, needed, answer)
+        if STATEMENT_F1 in metrics and made and needed:
+            yield _Check(key, _PRECISION, question, made, "\n".join(q.answers))
+        if FAITHFULNESS in metrics and made and key in contexts:
+            passages = "\n\n".join(contexts[key])[:MAX_CONTEXT_CHARACTERS]
+            yield _Check(key, FAITHFULNESS, question, made, passages)
+
+
+def _list_statements(
+    run: EvaluationRun, texts: Sequence[tuple[str, GoldQuestion, str]], results: Results
+) -> list[list[str] | None]:
+    """List the distinct statements of each text, given as (label, question, text). None is a failure."""
+    spec = answer_claims_spec(run.index.settings, run.index.env.prompts)
+    dialogues = ((label, partial(answer_claims, q.question.text, text, spec)) for label, q, text in texts)
+    listed: list[list[str] | None] = []
+    for (label, *_), outcome in zip(texts, run.ask(CLAIMS_STAGE, dialogues, len(texts)), strict=True):
+        if outcome.result is None:
+            _note_failure(results, f"The statements of {label} could not be listed: {outcome.error}")
+        listed.append(None if outcome.result is None else distinct_claims(outcome.result))
+    return listed
+
+
+def _note_failure(results: Results, warning: str) -> None:
+    results.failed += 1
+    results.warnings.append(warning)
