@@ -28,6 +28,6 @@ with paper_run(__doc__, "passages of the data set", "questions of the data set",
     index = run.index(hierarchies=["leiden", "attributed", "tree"], query={"response_type": SHORT})
     hipporag = "hipporag=ppr,query.ppr_steps=0"
     conditions = ["vector=vector", "global=global", "raptor=raptor", hipporag, "archrag=archrag"]
-    columns = {"accuracy": "accuracy", "recall": "recall", "tokens_of_answers": "tokens"}
+    columns = {"accuracy": "accuracy", "recall": "recall", "tokens": "tokens"}
     ours = answer_figures(run.qa(index, conditions, judge=False), columns)
     show(f"{run.args.dataset}, percent", PUBLISHED[run.args.dataset], ours)

@@ -23,7 +23,10 @@ CONDITIONS = {
 
 with paper_run(__doc__, "any of the corpora", "questions about the whole corpus") as run:
     conditions = [f"{name}={condition}" for name, condition in CONDITIONS.items()]
-    options = {"criteria": ("comprehensiveness", "diversity", "empowerment", "overall"), "protocol": "joint"}
+    options = {
+        "criteria": ("comprehensiveness", "diversity", "empowerment", "overall"),
+        "judge_protocol": "joint",
+    }
     table = run.compare(run.index(), conditions, **options)["win_rates"]
     ours = {
         other: {name: rate["overall"] for name, rate in win_rates(table, ("overall",), other).items()}

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,10 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from simulated import endpoint
 
 from graphrag_ray import build_index, evaluate, open_index
-from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.evaluate.evaluation_files import GoldQuestion, gold_questions, read_unique_questions
+from graphrag_ray.evaluate import datasets
 from graphrag_ray.query.ask import Index
 
-TEXT, TITLE, DATE = ("text", "body", "context"), ("title", "corpus_name", "source"), ("date", "published_at")
 SIMULATED = "simulated"
 SHORT = "a name, a date, a number, yes or no, or a few words"
 
@@ -58,7 +57,8 @@ class PaperRun:
             if self.args.price:
                 prompt, reply = self.args.price
                 model["price"] = {"input_usd_per_mtok": prompt, "output_usd_per_mtok": reply}
-        merged = {"models": models, "stages": {"judge": {"model": "judge"}}, **settings}
+        columns = {"id_column": "id"} if Path(self.args.corpus).suffix.startswith(".json") else {}
+        merged = {"models": models, "stages": {"judge": {"model": "judge"}}, "input": columns, **settings}
         result = build_index(corpus_of(self.args), root, settings=merged, allow_deletes=True)
         if result.failed:
             print(f"{root}: {result.failed:,} items failed. Run again to retry them.", file=sys.stderr)
@@ -127,36 +127,25 @@ def paper_conditions(index: Index) -> list[str]:
 
 
 def corpus_of(args: argparse.Namespace) -> Any:
-    """The documents of a run: a path for `build_index`, or the rows of a published JSON file."""
+    """The documents of a run: a path for `build_index`, or the rows of a published file."""
     path = Path(args.corpus)
     if path.suffix == ".json":
-        data = json.loads(path.read_text("utf-8"))
-        rows = [
-            {name: _first(row, keys) for name, keys in (("title", TITLE), ("text", TEXT), ("date", DATE))}
-            | {"id": str(row.get("id", row.get("idx", position)))}
-            for position, row in enumerate(data if isinstance(data, list) else [data])
-        ]
-        return [{k: v for k, v in row.items() if v} for row in rows[: args.documents]]
-    if args.documents:
+        out = Path(args.work) / f"{path.stem}.jsonl"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        datasets.write_corpus(str(path), str(out))
+        path = out
+    if args.documents is None:
+        return str(path)
+    if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.suffix in (".txt", ".md"))[: args.documents]
         return [{"id": p.name, "title": p.stem, "text": p.read_text("utf-8")} for p in files]
-    return args.corpus
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in islice(lines, args.documents)]
 
 
 def questions_of(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The questions of a run: `id`, `question`, and answers and documents if the file has them."""
-    try:
-        questions = gold_questions(args.questions, {})[0]
-    except UsageError:  # without known answers
-        questions = [GoldQuestion(q) for q in read_unique_questions(args.questions, {})[0]]
-    return [
-        {"id": q.question.id, "question": q.question.text, "answers": q.answers, "documents": q.documents}
-        for q in questions[: args.limit]
-    ]
-
-
-def _first(row: Mapping[str, Any], keys: Sequence[str]) -> str | None:
-    return next((str(row[key]) for key in keys if row.get(key)), None)
+    """The first `--limit` questions of a run, as rows."""
+    return datasets.read_questions(args.questions)[: args.limit]
 
 
 def show(title: str, published: Figures, ours: Figures, digits: int = 1) -> None:
@@ -173,12 +162,15 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
-def answer_figures(summary: Any, columns: Mapping[str, str], percent: bool = True) -> Figures:
-    """Figures by condition from a summary of `PaperRun.qa`. columns: its columns, and the names to show."""
-    shares = 100 if percent else 1
+def answer_figures(summary: Any, columns: Mapping[str, str]) -> Figures:
+    """Figures by condition from a summary of `PaperRun.qa`: shares in percent, and tokens as they are.
+
+    Args:
+        columns: Columns of the summary, and the names to show for them.
+    """
     return {
         name: {
-            shown: row[column] * (1 if column in ("tokens_of_answers", "cost_usd") else shares)
+            shown: row[column] * (1 if column == "tokens" else 100)
             for column, shown in columns.items()
             if row.get(column) is not None
         }
