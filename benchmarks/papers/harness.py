@@ -64,7 +64,7 @@ class PaperRun:
             print(f"{root}: {result.failed:,} items failed. Run again to retry them.", file=sys.stderr)
         return open_index(root, settings=parse_settings(merged))
 
-    def questions(self) -> list[dict[str, Any]]:
+    def questions(self) -> list[Mapping[str, Any]]:
         return questions_of(self.args)
 
     def compare(self, index: Index, conditions: Sequence[str], **options: Any) -> Mapping[str, Any]:
@@ -143,7 +143,7 @@ def corpus_of(args: argparse.Namespace) -> Any:
         return [json.loads(line) for line in islice(lines, args.documents)]
 
 
-def questions_of(args: argparse.Namespace) -> list[dict[str, Any]]:
+def questions_of(args: argparse.Namespace) -> list[Mapping[str, Any]]:
     """The first `--limit` questions of a run, as rows."""
     return datasets.read_questions(args.questions)[: args.limit]
 
