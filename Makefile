@@ -59,7 +59,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks/*.py
+	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks/*.py benchmarks/papers/*.py
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
