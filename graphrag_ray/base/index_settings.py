@@ -521,6 +521,8 @@ class Query(Section):
     0: no minimum, and ordered as published."""
     lightrag_chunks: PositiveInt = 40
     """lightrag: maximum number of chunks in the context."""
+    lazy_tests: PositiveInt = 100
+    """lazy: maximum number of passages that a model tests for relevance, over all subqueries."""
     hierarchy: HierarchyName | None = None
     """Hierarchy with the levels and reports to search. null: the first of the index."""
     dynamic: bool = False
