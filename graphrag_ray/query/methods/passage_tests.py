@@ -107,7 +107,8 @@ class PassageTests:
         taken = []
         while self._queue and limit > 0:
             batch = self._queue.popleft()
-            if len(batch.chunks) > limit:
+            if rest := batch.chunks[limit:]:
+                self._queue.appendleft(Batch(batch.community, rest))
                 batch = Batch(batch.community, batch.chunks[:limit])
             limit -= len(batch.chunks)
             self._tested.update(batch.chunks)
