@@ -149,6 +149,7 @@ from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
 from graphrag_ray.query.methods.dynamic_selection import add_titles_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
+from graphrag_ray.query.methods.lazy_search import parse_subqueries, parse_tests
 from graphrag_ray.query.methods.method import Question
 from graphrag_ray.query.methods.ppr_search import (
     ANSWER,
@@ -595,6 +596,12 @@ def stepped(text: str) -> Any:
     return answer, found, told, parse_next(text, [text], 2), parse_facts(text, 3)
 
 
+def judged_relevant(text: str) -> Any:
+    """The text as a reply to a test, and as a subquery or an entry of a reply."""
+    replies = [text, json.dumps({"relevant": [text, {"id": text, "score": text}, 1], "subqueries": [text]})]
+    return [(parse_subqueries(reply), parse_tests(reply, {1})) for reply in replies]
+
+
 def streamed(text: str) -> str:
     """Pieces of a streamed reply: one character each, then a hundred."""
     number = {context_records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
@@ -758,6 +765,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "local search without a walk": asked("local", local_pagerank=False),
         "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,
+        "relevance": judged_relevant,
         "evidence": evidenced,
         "distinct_texts": distinct_texts,
         "streamed": streamed,

@@ -642,8 +642,9 @@ class Settings(Section):
     descriptions: Descriptions = Descriptions()
     graph: Graph = Graph()
     build: MachineSetting[Literal["all", "names"]] = "all"
-    """names: extract and describe entities with the offline engine, whatever the model, and build neither
-    communities nor reports. Only embeddings can then cost anything. A later run with `all` adds the rest."""
+    """names: extract and describe entities with the offline engine, whatever the model, and build their
+    communities, but no reports. Only embeddings can then cost anything. A later run with `all` adds the rest.
+    """
     hierarchies: Annotated[tuple[HierarchyName, ...], Field(min_length=1), BeforeValidator(_split_commas)] = (
         "leiden",
     )

@@ -88,8 +88,9 @@ MAX_SUBQUERIES = 5
 NEAR_CONCEPTS, MAX_CONCEPTS = 100, 30
 """Number of entities nearest to the question, and how many of them, the most frequent, a prompt shows."""
 CONCEPT_CHARACTERS = 60
-RANKED_PER_TEST, MIN_RANKED = 10, 1_000
-"""Number of chunks that are ranked for a subquery: per test of its share of the budget, and at least."""
+RANKED_PER_TEST, MIN_RANKED = 10, 2_000
+"""Number of chunks that are ranked for a subquery: per test of its share of the budget, and at least. Usual
+budgets rank the same chunks, so that a larger one can reuse cached tests of a smaller one."""
 DEVIATIONS, MIN_EVERYWHERE = 3, 0.1
 """An entity is ignored if the number of its chunks exceeds the mean by these standard deviations, and this
 share of all chunks."""
