@@ -141,7 +141,7 @@ SHOWN: Mapping[str, str] = {
     "report": "Write the report on one community.",
     "summary": "Summarise a cluster of chunks, if `hierarchies` contains `tree`.",
     "map": "Global search: answer from one context of reports.",
-    "map_points": "Lazy search, and global search with `query.map_protocol: points`: list scored points from one context.",
+    "map_points": "Lazy search, and global search with `query.map_protocol: points`: list scored points.",
     "reduce": "Global search: merge the answers from all contexts.",
     "rate": "Global search with `--dynamic`: rate how relevant reports are.",
     "answer": "Vector, hybrid and local search: answer from one context.",
