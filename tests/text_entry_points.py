@@ -151,6 +151,7 @@ from graphrag_ray.query.methods.evidence import find_evidence, passages
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
 from graphrag_ray.query.methods.lazy_search import parse_subqueries, parse_tests
 from graphrag_ray.query.methods.method import Question
+from graphrag_ray.query.methods.passage_tests import ChunkCommunities
 from graphrag_ray.query.methods.ppr_search import (
     ANSWER,
     FACTS,
@@ -599,7 +600,8 @@ def stepped(text: str) -> Any:
 def judged_relevant(text: str) -> Any:
     """The text as a reply to a test, and as a subquery or an entry of a reply."""
     replies = [text, json.dumps({"relevant": [text, {"id": text, "score": text}, 1], "subqueries": [text]})]
-    return [(parse_subqueries(reply), parse_tests(reply, {1})) for reply in replies]
+    grouped = ChunkCommunities.build({0: -1}, {text: [0]}).grouped([text, text[::-1]])
+    return [(parse_subqueries(reply), parse_tests(reply, {1})) for reply in replies], grouped
 
 
 def streamed(text: str) -> str:

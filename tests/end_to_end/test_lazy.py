@@ -129,7 +129,7 @@ def test_the_service_limits_the_tests_per_request(people: World):
         answer = served.ask(ABOUT, budget_tests=5, contexts=True).json()
         assert sum(len(used["records"]) for used in answer["contexts"] if used["phase"] == "rate") == 5
         assert served.ask(ABOUT, method="ppr", budget_tests=5).status_code == 400
-        assert served.ask(ABOUT, budget_tests=0).status_code == 422
+        assert served.ask(ABOUT, budget_tests=0).status_code == 400
     finally:
         served.close()
 

@@ -339,6 +339,8 @@ def _notes(state: _State, n_tests: int) -> list[str]:
         f"Tested {plural(state.n_tests, 'passage')} (at most {n_tests:,}) in "
         f"{plural(len(contexts), 'call')}; {len(state.scores):,} relevant."
     ]
+    if not state.scores and state.n_tests == n_tests:
+        notes.append("To test more passages, raise query.lazy_tests (--budget-tests).")
     if errors:
         notes.append(
             f"{plural(state.n_failed, 'passage')} could not be tested, because {len(errors)} of these calls "

@@ -200,6 +200,8 @@ def test_nothing_is_found_if_nothing_is_relevant():
     assert not answer.found and answer.text == NOTHING_FOUND and not answer.failed_parts
     assert not calls(snap, "map") and any("0 relevant" in note for note in answer.notes)
     assert not ask(Snapshot(corpus())).found, "nothing is near"
+    assert "To test more passages" not in " ".join(answer.notes), "it ended before the budget"
+    assert "To test more passages" in " ".join(ask(snapshot(relevant=()), lazy_tests=5).notes)
 
 
 def test_unreadable_tests_are_failures_and_not_irrelevant():
