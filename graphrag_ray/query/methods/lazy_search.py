@@ -162,9 +162,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         contexts = pack_in_order(records, query.context_tokens, env.count)
         asked = f"{text}\n\n{subqueries.expanded}".strip()
         yield from map_contexts(asked, contexts, claims, map_points, parts)
-        yield from reduce_answers(text, env, parts)
-    else:
-        yield from reduce_answers(text, env, parts)
+    yield from reduce_answers(text, env, parts)
     answer: Answer = yield from combined_answer(text, NAME, "passages", parts, notes=notes)
     if parts is state.tested:
         return answer
