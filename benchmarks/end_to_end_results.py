@@ -53,9 +53,21 @@ TABLES = (
 )
 COMMANDS = ("status", "levels", "failures", "inspect")
 EMBEDDED = ("text_unit", "entity", "relationship", "community_report")
-GRAPH_METHODS = ("global", "text", "local", "vector", "hybrid", "drift", "fgrag", "lightrag", "ppr", "auto")
+GRAPH_METHODS = (
+    "global",
+    "text",
+    "local",
+    "vector",
+    "hybrid",
+    "drift",
+    "fgrag",
+    "lightrag",
+    "ppr",
+    "lazy",
+    "auto",
+)
 TREE_METHODS = ("archrag", "trex", "raptor")
-NAMES_METHODS = ("text", "vector", "hybrid", "ppr", "auto")
+NAMES_METHODS = ("text", "vector", "hybrid", "ppr", "lazy", "auto")
 VARIANTS = {
     "global_coarse": ("--method", "global", "--level", "C0"),
     "global_dynamic": ("--method", "global", "--dynamic"),

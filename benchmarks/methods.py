@@ -64,6 +64,8 @@ def method_variants(index: Index) -> list[Variant]:
         )
         variants += [Variant(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in modes]
         variants += [] if modes else [Variant(name, name)]
+        if name == "lazy":
+            variants.append(Variant("lazy, 500 tests", name, None, (("lazy_tests", 500),)))
     return variants
 
 

@@ -147,7 +147,9 @@ from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
 from graphrag_ray.query.methods.dynamic_selection import add_titles_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
+from graphrag_ray.query.methods.lazy_search import parse_subqueries, parse_tests
 from graphrag_ray.query.methods.method import Question
+from graphrag_ray.query.methods.passage_tests import ChunkCommunities
 from graphrag_ray.query.methods.ppr_search import (
     ANSWER,
     FACTS,
@@ -606,6 +608,13 @@ def scored(text: str) -> Any:
     return run_dialogue(dialogue, lambda request: RerankReply(bytes(4 * len(request.documents))))
 
 
+def judged_relevant(text: str) -> Any:
+    """The text as a reply to a test, and as a subquery or an entry of a reply."""
+    replies = [text, json.dumps({"relevant": [text, {"id": text, "score": text}, 1], "subqueries": [text]})]
+    grouped = ChunkCommunities.build({0: -1}, {text: [0]}).grouped([text, text[::-1]])
+    return [(parse_subqueries(reply), parse_tests(reply, {1})) for reply in replies], grouped
+
+
 def streamed(text: str) -> str:
     """Pieces of a streamed reply: one character each, then a hundred."""
     number = {context_records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
@@ -777,6 +786,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,
         "reranked": scored,
+        "relevance": judged_relevant,
         "evidence": evidenced,
         "distinct_texts": distinct_texts,
         "streamed": streamed,

@@ -223,6 +223,18 @@ def _rate(text: str, rng: Random) -> str:
     return orjson.dumps({"ratings": ratings}).decode()
 
 
+def _subqueries(text: str, rng: Random) -> str:
+    question = _between(text, "\n\n", "\n\n# Concepts")
+    texts = [f"{question} As to {prose.lorem(30, rng).lower()}" for _ in range(rng.randint(3, 5))]
+    return orjson.dumps({"subqueries": texts, "expanded": f"{question} {prose.lorem(60, rng)}"}).decode()
+
+
+def _relevant(text: str, rng: Random) -> str:
+    """About half of the passages are relevant."""
+    ids = [int(row[0]) for row in _sections(text).get("Sources", []) if rng.random() < 0.5]
+    return orjson.dumps({"relevant": [{"id": n, "score": rng.randint(20, 95)} for n in ids]}).decode()
+
+
 def _step(text: str, rng: Random) -> str:
     rows = next(iter(_sections(text).values()), [])
     asked = [f"What is known about {prose.words(row[1], 6)}?" for row in rows[: rng.randint(1, 3)]]
@@ -409,6 +421,8 @@ _WRITERS: Mapping[str, Callable[[str, Random], str]] = {
     "query_entities": _query_entities,
     "entity_summary": _answer,
     "fgrag_answer": _reduce,
+    "lazy_subqueries": _subqueries,
+    "lazy_test": _relevant,
     "walk_answer": _walk_answer,
     "next_questions": _next_questions,
     "pick_facts": _pick_facts,

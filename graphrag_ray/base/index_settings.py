@@ -520,6 +520,8 @@ class Query(Section):
     0: no minimum, and ordered as published."""
     lightrag_chunks: PositiveInt = 40
     """lightrag: maximum number of chunks in the context."""
+    lazy_tests: PositiveInt = 100
+    """lazy: maximum number of passages that a model tests for relevance, over all subqueries."""
     hierarchy: HierarchyName | None = None
     """Hierarchy with the levels and reports to search. null: the first of the index."""
     dynamic: bool = False
@@ -646,8 +648,9 @@ class Settings(Section):
     descriptions: Descriptions = Descriptions()
     graph: Graph = Graph()
     build: MachineSetting[Literal["all", "names"]] = "all"
-    """names: extract and describe entities with the offline engine, whatever the model, and build neither
-    communities nor reports. Only embeddings can then cost anything. A later run with `all` adds the rest."""
+    """names: extract and describe entities with the offline engine, whatever the model, and build their
+    communities, but no reports. Only embeddings can then cost anything. A later run with `all` adds the rest.
+    """
     hierarchies: Annotated[tuple[HierarchyName, ...], Field(min_length=1), BeforeValidator(_split_commas)] = (
         "leiden",
     )

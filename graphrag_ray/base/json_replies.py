@@ -220,9 +220,10 @@ def _convert_list(value: Any, kind: Any, field: FieldInfo) -> list[Any] | None:
     for item in value:
         entry = item
         if is_model:
-            first = next(iter(kind.model_fields))
+            first, field_of_first = next(iter(kind.model_fields.items()))
+            is_first = isinstance(entry, str) or (isinstance(entry, int) and field_of_first.annotation is int)
             with suppress(ValidationError):
-                entries.append(kind.model_validate({first: entry} if isinstance(entry, str) else entry))
+                entries.append(kind.model_validate({first: entry} if is_first else entry))
             continue
         if kind is str and isinstance(entry, dict):  # {"keyword": "harbour"}
             entry = next((v for v in entry.values() if isinstance(v, str)), None)

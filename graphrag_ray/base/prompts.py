@@ -59,6 +59,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "drift_primer": _ANSWER | {"about", "context", "n_follow_ups"},
     "drift_local": _ANSWER | {"asked", "context", "follow_up", "n_follow_ups"},
     "keywords": frozenset({"about", "question", "language"}),
+    "lazy_subqueries": frozenset({"about", "question", "concepts", "n_questions", "language"}),
+    "lazy_test": frozenset({"about", "question", "context"}),
     "walk_answer": _ANSWER | {"context", "if_missing"},
     "next_questions": frozenset({"question", "asked", "context", "n_questions"}),
     "pick_facts": frozenset({"question", "context", "n_facts"}),

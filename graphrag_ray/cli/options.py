@@ -36,6 +36,7 @@ _SHORT = {
     "build": "build",
     "mode": "query.lightrag_mode",
     "steps": "query.ppr_steps",
+    "budget_tests": "query.lazy_tests",
     "traversal": "query.raptor_traversal",
     **{
         name: f"query.{name}"
@@ -254,6 +255,12 @@ answer = combine(
     ),
     click.option(
         "--steps", type=click.IntRange(0, 10), help="ppr: additional searches, two calls each. Default: 1."
+    ),
+    click.option(
+        "--budget-tests",
+        type=click.IntRange(1),
+        metavar="N",
+        help="lazy: maximum number of passages to test for relevance. Default: 100.",
     ),
     click.option("--budget-tokens", type=int, metavar="N", help="Token limit, prompts and replies together."),
     click.option("--budget-usd", type=float, metavar="X", help="Cost limit in US dollars."),

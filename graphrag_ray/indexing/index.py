@@ -284,8 +284,10 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     kinds = [HIERARCHIES[name] for name in run.settings.built_hierarchies]
     if graph and any(kind.needs_embeddings and kind.needs_graph for kind in kinds):
         graph = replace(graph, embedded=embed_entities(run, graph.descriptions))
+    # An index of names has communities for lazy search, but no hierarchy with reports.
     hierarchies = {
-        name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.built_hierarchies
+        name: HIERARCHY_BUILDERS[name](run, corpus, graph)
+        for name in run.settings.built_hierarchies or ("leiden",)
     }
     results = Results(corpus, graph, hierarchies)
     results = replace(results, embeddings=embed_all(run, results))

@@ -290,6 +290,18 @@ def rate(variables: Variables) -> str:
     return as_json({"ratings": ratings})
 
 
+def list_relevant(variables: Variables) -> str:
+    """List the passages with enough of the question's terms. Without terms, all are relevant."""
+    question = read_question(variables["question"])
+    relevant = []
+    for record in records_of(variables["context"]):
+        stems = {s for text in (record.title, *record.sentences) for s in question.mark(content_stems(text))}
+        share = question.coverage(stems) if question.terms else 0.5
+        if share >= MIN_SHARE:
+            relevant.append({"id": int(record.number), "score": round(100 * share)})
+    return as_json({"relevant": relevant})
+
+
 def drift_step(variables: Variables) -> str:
     """Answer a question or follow-up question as `map_answer` does, and follow up on names in record titles.
 

@@ -155,6 +155,14 @@ def list_subjects(variables: Mapping[str, str]) -> str:
     return "\n".join(first[: number_in(variables, "n_entities", 8)]) or NONE
 
 
+def list_subqueries(variables: Mapping[str, str]) -> str:
+    """List the question and, if it has several, its subjects."""
+    limit = number_in(variables, "n_questions", 5)
+    subjects = list_subjects({"question": variables["question"]}).split("\n")
+    texts = [variables["question"], *(subjects if len(subjects) > 1 else [])]
+    return json.dumps({"subqueries": texts[:limit], "expanded": ""}, ensure_ascii=False)
+
+
 def _plain(match: re.Match[str]) -> str:
     return match.group().lower().removesuffix("'s").removesuffix("’s")
 

@@ -31,6 +31,8 @@ _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "rate": answerer.rate,
     "drift_primer": answerer.drift_step,
     "drift_local": answerer.drift_step,
+    "lazy_subqueries": question_terms.list_subqueries,
+    "lazy_test": answerer.list_relevant,
     "walk_answer": answerer.answer_with_chain,
     "next_questions": answerer.ask_next,
     "pick_facts": answerer.facts_in_common,

@@ -79,6 +79,10 @@ class QueryBody(StrictModel):
         int | None,
         Field(ge=0, le=10, description="Only for method ppr: maximum number of searches for missing facts."),
     ] = None
+    budget_tests: Annotated[
+        int | None,
+        Field(gt=0, le=10_000, description="Only for method lazy: maximum number of passages to test."),
+    ] = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's limit.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's limit.")] = None
     max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's limit.")] = None

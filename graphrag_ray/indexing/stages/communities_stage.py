@@ -293,9 +293,14 @@ def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
 
 
 def _previous_partition(run: Run) -> PreviousPartition | None:
-    """Load the parent snapshot's graph and hierarchy, or None if it is damaged or the settings differ."""
+    """Load the parent snapshot's graph and hierarchy, or None if it is damaged or the settings differ.
+
+    Graphs that differ in `build` have too little in common.
+    """
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.forced_steps:
+        return None
+    if bool(parent.hierarchies) != bool(run.settings.built_hierarchies):
         return None
     if parent.settings.get("communities") != snapshot_settings(run.settings)["communities"]:
         return None

@@ -170,7 +170,10 @@ def short_ids_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Int
 
 
 def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
-    """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
+    """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5).
+
+    With `build: names`, no reports are written.
+    """
     assert graph is not None, "declared as a hierarchy of entities"
     partition = communities_stage.find_communities(run, graph.merged, graph.descriptions)
 
@@ -180,15 +183,17 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
         return communities_stage.load_layout(run, integers, partition)
 
     ids = read_arrays(run.store, partition.parts("hierarchy"), ["id"])["id"].tolist()
-    about = reports_stage.describe_corpus(run, corpus, layout)
+    counts = {name: partition.counts[name] for name in ("levels", "modularity", "components")}
     kind = HIERARCHIES[communities_stage.LEIDEN]
+    if not run.settings.built_hierarchies:
+        return GraphHierarchy(kind, corpus, layout, ids, Result({"reports": []}), (), counts)
+    about = reports_stage.describe_corpus(run, corpus, layout)
 
     def number() -> Ints:
         numbers = short_ids_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities_table]
         return numbers.look_up(pa.array(ids, pa.string()))
 
     reports = reports_stage.write_reports(run, corpus, partition, layout, ids, number)
-    counts = {name: partition.counts[name] for name in ("levels", "modularity", "components")}
     counts["composed_reports"] = reports.counts["composed_reports"]
     return GraphHierarchy(kind, corpus, layout, ids, reports, (about, reports), counts)
 

@@ -166,7 +166,7 @@ def max_contexts(lines: Ints, room: int, max_records: int | None = None) -> int:
 
 
 _DATA = ["context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts", "entity"]
-_DATA += ["questions", "n_entities", "n_questions", "documents"]
+_DATA += ["questions", "n_entities", "n_questions", "documents", "concepts"]
 
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:

@@ -9,7 +9,7 @@ from graphrag_ray.base.errors import ReportsMissing, UsageError
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv
 
 NO_REPORTS = (
-    "This index was made with --build names: it contains names and chunks, but no communities or reports. "
+    "This index was made with --build names: it contains names and chunks, but no community reports. "
     "To add them, run `graphrag-ray index` without --build names; the embeddings of chunks are reused."
 )
 
@@ -36,7 +36,7 @@ def find_hierarchy(names: Sequence[str], name: str | None = None) -> HierarchyKi
 
 
 def find_hierarchy_or_empty(names: Sequence[str], name: str | None = None) -> HierarchyKind:
-    """Like `find_hierarchy`, but an index made with --build names has an empty Leiden hierarchy."""
+    """Like `find_hierarchy`, but an index made with --build names has a Leiden hierarchy without reports."""
     return HIERARCHIES["leiden"] if not names and name is None else find_hierarchy(names, name)
 
 

@@ -182,7 +182,16 @@ def shuffled(ids: Iterable[str], seed: int) -> list[str]:
 def pack(
     records: Iterable[Record], context_tokens: int, seed: int, count: Count, max_records: int | None = None
 ) -> list[Context]:
-    """Shuffle records of one section and pack them into contexts of at most `context_tokens`.
+    """Shuffle records of one section, and pack them (see `pack_in_order`)."""
+    by_id = {r.id: r for r in records}
+    order = [by_id[id_] for id_ in shuffled(by_id, seed)]
+    return pack_in_order(order, context_tokens, count, max_records)
+
+
+def pack_in_order(
+    records: Iterable[Record], context_tokens: int, count: Count, max_records: int | None = None
+) -> list[Context]:
+    """Pack records of one section into contexts of at most `context_tokens`.
 
     A record longer than a context is truncated and gets a context for itself.
 
@@ -197,8 +206,7 @@ def pack(
             f"query.context_tokens is {context_tokens}, but a context needs at least {MIN_CONTEXT_TOKENS} "
             "tokens"
         )
-    by_id = {r.id: r for r in records}
-    remaining = deque(by_id[id_] for id_ in shuffled(by_id, seed))
+    remaining = deque(records)
     contexts = []
     while remaining:
         page = [remaining.popleft()]

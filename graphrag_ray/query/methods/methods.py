@@ -65,7 +65,7 @@ class MethodKind:
 _PACKAGE = "graphrag_ray.query.methods"
 _BUILTIN = (
     *("global", "text", "local", "vector", "hybrid", "drift", "archrag", "fgrag", "ppr", "trex", "raptor"),
-    *("lightrag", "auto"),
+    *("lightrag", "lazy", "auto"),
 )
 METHODS = Registry(
     "graphrag_ray.methods",

@@ -92,6 +92,7 @@ VARIABLES = {
     "n_entities": "8",
     "n_questions": "10",
     "n_facts": "5",
+    "concepts": "Mara Venn\nHask Marsh",
     "if_missing": "Say so.",
     "history": section_heading("Conversation", ("question", "answer")) + csv_line(["Who?", "Mara Venn."]),
     "reports": "- Mara Venn: She is mayor.\n- Hask Marsh: It is to be filled.",
