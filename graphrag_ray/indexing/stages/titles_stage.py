@@ -29,6 +29,8 @@ from graphrag_ray.store.search.title_matcher import TitleMatcher
 
 MENTIONS = pa.schema([("text_unit_id", pa.string()), ("title", pa.string())])
 _TITLES = pa.schema([("title", pa.string())])
+_BATCH_ROWS = 500
+"""Number of texts that are searched together. It takes about 100 bytes of memory per word."""
 _MIN_CHUNKS_PER_TITLE = 10
 """If fewer unchanged chunks per changed title remain, searching all texts again is faster."""
 
@@ -53,7 +55,8 @@ def match_titles(run: Run, corpus: Result) -> Result:
         matching = run.reuse_plan("titles", units, None, ("mentions",))
         positions, ids = matching.parent_positions, pa.array([], pa.string())
         if parent := run.parent_result("titles"):
-            changed = known ^ _distinct_titles(run, parent)
+            before = _distinct_titles(run, parent)
+            changed = [*_without(known, before), *_without(before, known)]
             n_chunks = sum(count_rows([g]) for g, p in zip(units, positions, strict=True) if p >= 0)
             may_contain = _chunks_that_may_contain(run, changed, n_chunks)
             if may_contain is None:
@@ -95,12 +98,16 @@ def _read_titles(store: Store, documents: Sequence[Part]) -> Iterator[Tables]:
     yield {"titles": pa.table([pa.array(sorted(titles - {""}), pa.string())], schema=_TITLES)}
 
 
-def _distinct_titles(run: Run, result: Result) -> set[str]:
-    titles = read_table(run.store, result.parts("titles"), None, _TITLES)["title"]
-    return set(titles.unique().to_pylist())
+def _distinct_titles(run: Run, result: Result) -> pa.StringArray:
+    return read_table(run.store, result.parts("titles"), None, _TITLES)["title"].unique()
 
 
-def _chunks_that_may_contain(run: Run, titles: set[str], n_chunks: int) -> set[str] | None:
+def _without(titles: pa.StringArray, others: pa.StringArray) -> list[str]:
+    remaining: list[str] = titles.filter(pc.invert(pc.is_in(titles, others))).to_pylist()
+    return remaining
+
+
+def _chunks_that_may_contain(run: Run, titles: Sequence[str], n_chunks: int) -> set[str] | None:
     """Return the ids of the parent's chunks that have all words of one of the titles, or None if unknown."""
     if not titles:
         return set()
@@ -134,7 +141,8 @@ def _find_titles(load: Callable[[], TitleMatcher], store: Store, chunks: _Chunks
             read_part(store, part, columns) if whole else read_rows(store, part, columns, "id", chunks.ids)
         )
         ids, names = [], []
-        for row, found in apply_or_report(texts, find):
+        batches = (texts.slice(n, _BATCH_ROWS) for n in range(0, texts.num_rows, _BATCH_ROWS))
+        for row, found in (pair for batch in batches for pair in apply_or_report(batch, find)):
             if isinstance(found, str):
                 failed.append({"item": f"chunk {row['id']}: titles not found in it", "error": found})
             else:

@@ -10,12 +10,14 @@ Words are those of keyword search (`tokenizer.py`), so its index finds all texts
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.store.search.mapped_arrays import Ints, Keys
 from graphrag_ray.store.search.tokenizer import split_words, word_hashes
@@ -26,6 +28,7 @@ MAX_WORD_CHARS = 32
 MAX_LITERAL_CHARS = 3
 """A single word of at most this length must be spelled as in the title, with its punctuation: C++, It."""
 MAX_CHARS = 200
+_BATCH_TITLES = 10_000
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -34,7 +37,7 @@ class TitleMatcher:
     """Titles that can be found in texts: those of up to MAX_WORDS words, one for each sequence of words."""
 
     keys: Keys  # [titles] Sorted hashes of the titles' words, ignoring case.
-    titles: pa.Array  # [titles] A title that is not in lower case follows one that is.
+    titles: pa.StringArray  # [titles] Of several spellings, the one with the fewest capitals.
     is_capitalized: npt.NDArray[np.bool_]  # [titles] A single word that is not in lower case.
     is_literal: npt.NDArray[np.bool_]  # [titles] See MAX_LITERAL_CHARS.
 
@@ -42,32 +45,20 @@ class TitleMatcher:
         return len(self.keys)
 
     @staticmethod
-    def build(titles: Iterable[str]) -> TitleMatcher:
+    def build(titles: pa.StringArray) -> TitleMatcher:
         # In sorted order, the last spelling of the same words is the one with the fewest capitals.
-        by_words = {}
-        for title in sorted(set(titles)):
-            words = tuple(word.casefold() for word in split_words(title[: MAX_CHARS + 1]))
-            is_short = len(title) <= MAX_CHARS and max(map(len, words), default=0) <= MAX_WORD_CHARS
-            if is_short and 0 < len(words) <= MAX_WORDS:
-                by_words[words] = title
-        numbers = {word: n for n, word in enumerate({word for words in by_words for word in words})}
-        hashes = word_hashes(list(numbers))
-        keys = np.zeros(len(by_words), np.uint64)
-        lengths = np.array([len(words) for words in by_words], np.int64)
-        for place in range(int(lengths.max(initial=0))):
-            rows = np.flatnonzero(lengths > place)
-            keys[rows] *= _FACTOR
-            keys[rows] += hashes[[numbers[words[place]] for words in by_words if len(words) > place]]
-        order = np.argsort(keys, kind="stable")
-        is_word = lengths == 1
-        short = np.array([len(words[0]) <= MAX_LITERAL_CHARS for words in by_words], np.bool_)
-        capitalized = np.array([title != title.lower() for title in by_words.values()], np.bool_)
-        return TitleMatcher(
-            keys[order],
-            pa.array(list(by_words.values()), pa.string()).take(pa.array(order)),
-            (is_word & capitalized)[order],
-            (is_word & short)[order],
-        )
+        titles = titles.unique()
+        titles = titles.take(pc.sort_indices(titles))
+        starts = range(0, len(titles), _BATCH_TITLES)
+        batches = [_Batch.of(titles.slice(start, _BATCH_TITLES).to_pylist()) for start in starts]
+        none = _Batch(np.zeros(0, np.uint64), *(np.zeros(0, np.bool_) for _ in range(3)))
+        columns = zip(none, *batches, strict=True)
+        keys, is_valid, is_capitalized, is_literal = map(np.concatenate, columns)
+        order = np.flatnonzero(is_valid)
+        order = order[np.argsort(keys[order], kind="stable")]
+        order = order[np.append(keys[order][1:] != keys[order][:-1], True)[: len(order)]]
+        taken = titles.take(pa.array(order))
+        return TitleMatcher(keys[order], taken, is_capitalized[order], is_literal[order])
 
     def find(self, texts: Sequence[str]) -> tuple[Ints, Ints]:
         """Return pairs of a text and a title in it, as indexes. They are sorted and distinct.
@@ -104,3 +95,32 @@ class TitleMatcher:
                 end = begin - size
         sorted_pairs = np.array(sorted(pairs), np.int64).reshape(-1, 2)
         return sorted_pairs[:, 0], sorted_pairs[:, 1]
+
+
+class _Batch(NamedTuple):
+    """Columns of TitleMatcher for some titles, and whether they can be found in texts."""
+
+    keys: Keys
+    is_valid: npt.NDArray[np.bool_]
+    is_capitalized: npt.NDArray[np.bool_]
+    is_literal: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def of(titles: Sequence[str]) -> _Batch:
+        words = [[word.casefold() for word in split_words(title[: MAX_CHARS + 1])] for title in titles]
+        numbers = {word: n for n, word in enumerate({word for row in words for word in row})}
+        hashes, keys = word_hashes(list(numbers)), np.zeros(len(titles), np.uint64)
+        lengths = np.array([len(row) for row in words], np.int64)
+        for place in range(min(MAX_WORDS, int(lengths.max(initial=0)))):
+            rows = np.flatnonzero(lengths > place)
+            keys[rows] *= _FACTOR
+            keys[rows] += hashes[[numbers[row[place]] for row in words if len(row) > place]]
+        longest = np.array([max(map(len, row), default=0) for row in words], np.int64)
+        is_short = np.array([len(title) <= MAX_CHARS for title in titles], np.bool_)
+        is_capitalized = np.array([title != title.lower() for title in titles], np.bool_)
+        return _Batch(
+            keys,
+            is_short & (lengths > 0) & (lengths <= MAX_WORDS) & (longest <= MAX_WORD_CHARS),
+            is_capitalized & (lengths == 1),
+            (lengths == 1) & (longest <= MAX_LITERAL_CHARS),
+        )
