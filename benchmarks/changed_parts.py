@@ -158,6 +158,7 @@ def measure_walk_shard(store: Store, n_chunks: int, rng: np.random.Generator) ->
             },
         }
         groups.append([[write_part(store, name, fill_columns(name, some))] for name, some in rows.items()])
+        groups[-1].append([])  # no titles of other documents
     (shard,) = walk_stage._shards([tuple(group) for group in groups])
     _, seconds = timed(lambda: list(walk_stage._build_shard(store, shard)))
     print(f"| shard of the walk index: {n_chunks:,} chunks, {links:,} links | {seconds:.2f} | |")

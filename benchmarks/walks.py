@@ -2,6 +2,7 @@
 
     python benchmarks/walks.py --links 1_000_000 10_000_000
     python benchmarks/walks.py --links 1_000_000 --exact
+    python benchmarks/walks.py --titles 10_000 100_000 1_000_000
 
 Builds an index with this many links in --work. Each chunk has 20 names drawn by Zipf's law, so the most
 frequent name occurs in some percent of all chunks and most names in a few, and the title of its document. The
@@ -13,7 +14,10 @@ Questions run in this process. Prints the median and the 95th percentile of CPU 
 and the largest increase in private memory after a question. Memory-mapped files do not count.
 
 --exact compares the first 10 and 100 chunks with those of igraph's personalised PageRank (prpack), and prints
-igraph's CPU time. igraph holds the whole graph in memory. Prints measurements; asserts nothing.
+igraph's CPU time. igraph holds the whole graph in memory.
+
+--titles measures instead how long it takes to find this many titles, of one to four words, in a million words
+of text, which are drawn by Zipf's law. Prints measurements; asserts nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.store import index_files
@@ -31,6 +36,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.pagerank import DAMPING, walk
+from graphrag_ray.store.search.title_matcher import TitleMatcher
 
 NAMES_OF_CHUNK = 20
 SHARD_CHUNKS = 131_072
@@ -39,6 +45,7 @@ NAMES_FOR_LINKS = 0.35
 ZIPF = 1.05
 TITLE_WEIGHT = 10
 QUESTIONS, K = 100, 50
+VOCABULARY = 200_000
 
 
 def chunk_id(number: int) -> str:
@@ -120,6 +127,31 @@ def exact_scores(of: Any, names: list[str]) -> Any:
     return scores
 
 
+def measure_titles(n_titles: int) -> None:
+    rng = np.random.default_rng(1)
+    share = np.cumsum(np.arange(1, VOCABULARY + 1, dtype=np.float64) ** -1)
+
+    def draw(n: int) -> list[str]:
+        return [f"w{i:x}" for i in np.searchsorted(share / share[-1], rng.random(n)).tolist()]
+
+    lengths = rng.integers(1, 5, n_titles)
+    words, ends = draw(int(lengths.sum())), np.cumsum(lengths).tolist()
+    titles = [" ".join(words[end - size : end]) for end, size in zip(ends, lengths.tolist(), strict=True)]
+    texts = [" ".join(draw(100)) for _ in range(10_000)]
+    before, started = peak_kb(), time.process_time()
+    matcher = TitleMatcher.build(pa.array(titles))
+    built = time.process_time()
+    for first in range(0, len(texts), 500):
+        matcher.find(texts[first : first + 500])
+    found = time.process_time()
+    size = (pa.total_allocated_bytes() + matcher.keys.nbytes) / 1e6
+    print(
+        f"| {n_titles:,} | {len(matcher):,} | {built - started:.1f} | {found - built:.1f} | {size:.0f} "
+        f"| {(peak_kb() - before) / 1e3:.0f} |",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -127,7 +159,14 @@ def main() -> None:
     parser.add_argument("--links", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--work", type=Path, default=Path("/tmp/walks"))
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--titles", type=int, nargs="+")
     args = parser.parse_args()
+    if args.titles:
+        print("| titles | distinct | CPU s to hash them | CPU s per 1M words | size, MB | memory, MB |")
+        print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+        for n_titles in args.titles:
+            measure_titles(n_titles)
+        return
     print("| links | chunks | names | shards, MB | CPU ms, median | CPU ms, p95 | memory, MB |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for n_links in args.links:

@@ -100,7 +100,8 @@ _STAGES = (
         writes=("summaries", "summaries"),
     ),
     _embed("embed", "read", "describe", "embed_entities", "embed_chunks", "reports", "attributed", "tree"),
-    Stage("walk", reads=("read", "resolve")),
+    Stage("titles", reads=("read",)),
+    Stage("walk", reads=("read", "resolve", "titles")),
     Stage("search", reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
         "finish",

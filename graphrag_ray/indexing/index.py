@@ -54,6 +54,7 @@ from graphrag_ray.indexing.stages.read_stage import read_input
 from graphrag_ray.indexing.stages.repeats_stage import find_repeated_paragraphs
 from graphrag_ray.indexing.stages.resolve_stage import resolve_names
 from graphrag_ray.indexing.stages.search_stage import build_search_indexes
+from graphrag_ray.indexing.stages.titles_stage import match_titles
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import build_walk_index
 from graphrag_ray.indexing.step_result import Result, code_version
@@ -292,7 +293,9 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     results = Results(corpus, graph, hierarchies)
     results = replace(results, embeddings=embed_all(run, results))
     if graph:
-        results = replace(results, other_stages={"walk": build_walk_index(run, corpus, graph)})
+        results = replace(
+            results, other_stages={"walk": build_walk_index(run, corpus, graph, match_titles(run, corpus))}
+        )
     return replace(results, search_indexes=build_search_indexes(run, results))
 
 

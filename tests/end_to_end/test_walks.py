@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served import Served
@@ -21,6 +23,7 @@ from graphrag_ray.store.gc import GcOptions
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.pagerank import count_holders
+from graphrag_ray.store.search.title_matcher import TitleMatcher
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 HOPS = {
@@ -81,6 +84,60 @@ def test_only_shards_of_changed_documents_are_rebuilt(world: World, monkeypatch:
     build_index(str(world.input), str(fresh), settings=world.settings())
     known = {part.path for part in open_index(str(fresh)).manifest.parts(schema.NAME_LINKS_TABLE)}
     assert {Path(p).name for p in known} == {Path(p).name for p in after}
+
+
+@pytest.mark.parametrize("with_keyword_index", [True, False])
+def test_an_update_links_changed_titles_like_a_new_index(
+    world: World, monkeypatch: pytest.MonkeyPatch, with_keyword_index: bool
+):
+    from graphrag_ray.indexing.stages import titles_stage
+
+    searched: list[str] = []
+    find = TitleMatcher.find
+
+    def recorded(matcher: TitleMatcher, texts: Sequence[str]) -> Any:
+        searched.extend(texts)
+        return find(matcher, texts)
+
+    monkeypatch.setattr(TitleMatcher, "find", recorded)
+    monkeypatch.setattr(titles_stage, "_MIN_CHUNKS_PER_TITLE", 0 if with_keyword_index else 1_000)
+    monkeypatch.setattr("graphrag_ray.indexing.stages.document_parts.split_bytes", lambda total: 64)
+    world.write({f"{n}/{name}": text for n in range(2) for name, text in TOWN.items()})
+    world.index()
+    assert holders(world, "bridge", "flour") == {"bridge": 2, "flour": 0}
+    searched.clear()
+    world.write({"1/flour.txt": "GRACE baked.", "1/the boat.txt": "It leaked."})
+    for number in range(2):
+        (world.input / f"{number}/bridge.txt").unlink()
+    world.index(allow_deletes=True)
+    assert holders(world, "bridge", "flour", "the boat") == {"bridge": 0, "flour": 3, "the boat": 3}
+    if with_keyword_index:
+        found_by_words = [TOWN[name] for name in ("mill.txt", "harbour.txt") for _ in range(2)]
+        assert sorted(searched) == sorted(["GRACE baked.", "It leaked.", *found_by_words])
+    after = {Path(part.path).name for part in world.open().manifest.parts(schema.NAME_LINKS_TABLE)}
+    fresh = world.root.with_name("fresh")
+    build_index(str(world.input), str(fresh), settings=world.settings())
+    parts = open_index(str(fresh)).manifest.parts(schema.NAME_LINKS_TABLE)
+    assert {Path(part.path).name for part in parts} == after
+
+
+def test_a_text_whose_titles_cannot_be_found_is_one_failure(world: World, monkeypatch: pytest.MonkeyPatch):
+    find = TitleMatcher.find
+
+    def broken(matcher: TitleMatcher, texts: Sequence[str]) -> Any:
+        if any("PIACENZA" in text for text in texts):
+            raise IndexError("string index out of range")
+        return find(matcher, texts)
+
+    world.write(HOPS | {"fever.txt": "A fever is a symptom.", "corn.txt": "It grows."})
+    with monkeypatch.context() as patch:
+        patch.setattr(TitleMatcher, "find", broken)
+        assert world.index().failed == 1
+    (failure,) = world.table("failures")
+    assert failure["stage"] == "titles" and "IndexError" in failure["error"]
+    assert holders(world, "fever", "corn") == {"fever": 1, "corn": 2}
+    assert world.index().failed == 0
+    assert holders(world, "fever")["fever"] == 2
 
 
 def test_an_unreadable_name_is_one_failure_and_is_read_by_the_next_run(

@@ -94,19 +94,19 @@ def write_shard(
 
 
 def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[list[Part]]]:
-    rows = [
-        {
-            **dict.fromkeys(("document", "first_at", "last_at", "key"), ""),
-            **failed,
-            "stage": step,
-            "kind": "transient",
-            "attempts": 1,
-        }
-        for row in built
-        for failed in row["failed"]
-    ]
-    table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
-    return {"failures": [run.write("search", "failures", [table])]} if rows else {}
+    failed = [failed for row in built for failed in row["failed"]]
+    return {"failures": [run.write("search", "failures", [failures_table(step, failed)])]} if failed else {}
+
+
+def failures_table(step: str, failed: Sequence[Mapping[str, str]]) -> pa.Table:
+    """Return failures (item, error) of a step that calls no model as a table."""
+    rest = {
+        **dict.fromkeys(("document", "first_at", "last_at", "key"), ""),
+        "kind": "transient",
+        "attempts": 1,
+    }
+    rows = [{**rest, **failure, "stage": step} for failure in sorted(failed, key=lambda f: f["item"])]
+    return pa.Table.from_pylist(rows, schema=schema.FAILURES)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Build the index for walks over the graph (`store/search/name_links.py`): links between chunks and names.
 
-A chunk is linked to the entities extracted from it, by their titles and by the names as extracted, and,
-TITLE_WEIGHT times as strongly, to the name in its document's title, because the subject of a passage leads
-further than other names in it. (Searching other documents for titles did not improve results: see "Walks" in
-benchmarks/RESULTS.md.)
+A chunk is linked to the entities extracted from it, by their titles and by the names as extracted, with
+weight 1; to titles of documents that it contains (`titles_stage.py`), with MENTION_WEIGHT; and to the name
+in its document's title, with TITLE_WEIGHT, because the subject of a passage leads further than other names.
 
 The index consists of shards, each over some consecutive parts of the corpus. They are reused in the same way
 as the shards in `search_stage.py`.
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.ids import name_id, stable_id
+from graphrag_ray.base.ids import name_id, name_words, stable_id
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.corpus.document_titles import name_from_title
 from graphrag_ray.engine.dialogue_runner import record_bug
@@ -30,12 +29,16 @@ from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import build_shards, shard_failures, write_shard
+from graphrag_ray.indexing.stages.titles_stage import MENTIONS
 from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store.files import Store, map_in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
-TITLE_WEIGHT = 10
+TITLE_WEIGHT, MENTION_WEIGHT = 10, 2
+MAX_WORD_SHARE, MIN_WORD_CHUNKS = 0.01, 100
+"""A title of one word that more than this share, and this number, of a shard's chunks contain is an ordinary
+word there, and is linked to its own document only."""
 MAX_NAME_CHARS = 100
 """Maximum length of a name in its failure, in characters."""
 SHARD_ROWS = 131_072
@@ -44,8 +47,8 @@ SHARD_BYTES = 128 << 20
 _THREADS = 8
 """Number of threads that read parts, because storage may have a high latency."""
 
-_Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part]]
-"""Parts of documents, of their chunks, and of the entities found in these."""
+_Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part], Sequence[Part]]
+"""Parts of documents, of their chunks, and of the entities and titles found in these."""
 _Links: TypeAlias = tuple[Ints, Ints, Ints]
 """Numbers of chunks, numbers of names, and weights."""
 
@@ -58,41 +61,46 @@ class _WalkShard:
 
     @property
     def rows(self) -> int:
-        return sum(part.rows for _, units, _ in self.groups for part in units)
+        return sum(part.rows for _, units, *_ in self.groups for part in units)
 
 
-def build_walk_index(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
+def build_walk_index(run: Run, corpus: Result, graph: ExtractedGraph, titles: Result) -> Result:
     """Return table `schema.NAME_LINKS_TABLE` with a group per shard, and failures."""
     tables = (
         corpus.tables["documents"],
         corpus.tables["text_units"],
         graph.extraction.tables["found_entities"],
+        titles.tables["mentions"],
     )
 
     def compute() -> Result:
         parts, built = build_shards(run, "walk", _shards(list(zip(*tables, strict=True))), _build_shard)
         failed = shard_failures(run, "walk", built)
+        failures = {"failures": [*failed.get("failures", []), titles.failures]}
         shards = {schema.NAME_LINKS_TABLE: [[part] for part in parts]}
-        return Result(shards | failed, {"shards": len(parts)}, final=not failed)
+        return Result(shards | failures, {"shards": len(parts)}, final=not failed)
 
-    return run.step("walk", list(tables), compute)
+    return run.step("walk", [*tables, titles.failures], compute)
 
 
 def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
     """Batch groups into shards. A group that exceeds the limit becomes a separate shard."""
     groups = [group for group in groups if any(part.rows for part in group[1])]
-    hashes = [stable_id("group", *(part.path for parts in group for part in parts)) for group in groups]
+    # Boundaries do not depend on mentions, because a new title changes them in many groups.
+    hashes = [stable_id("group", *(part.path for parts in group[:3] for part in parts)) for group in groups]
+    mentions = [[part.path for part in group[3]] for group in groups]
     sizes = [
         max(
             sum(part.bytes for part in (*units, *entities)),
             sum(part.rows for part in units) * SHARD_BYTES // SHARD_ROWS,
         )
-        for _, units, entities in groups
+        for _, units, entities, _ in groups
     ]
-    return [
-        _WalkShard([groups[i] for i in batch], stable_id("walk", code_version(), *(hashes[i] for i in batch)))
-        for batch in stable_batches(hashes, sizes, SHARD_BYTES)
-    ]
+    shards = []
+    for batch in stable_batches(hashes, sizes, SHARD_BYTES):
+        depends_on = [path for i in batch for path in (hashes[i], *mentions[i])]
+        shards.append(_WalkShard([groups[i] for i in batch], stable_id("walk", code_version(), *depends_on)))
+    return shards
 
 
 @dataclass(frozen=True)
@@ -122,20 +130,27 @@ class _Names:
 
 @dataclass(frozen=True)
 class _ReadGroup:
-    """The data of a group. `entity_chunks` are the positions of the entities' chunks, -1 if missing."""
+    """The data of a group. `entities` and `mentions` are pairs of a chunk's position, or -1, and a name."""
 
     chunks: list[str]
     document_of: list[str]
     documents: pa.Table
-    entity_chunks: Ints
-    entity_names: pa.DictionaryArray
+    entities: tuple[Ints, pa.DictionaryArray]
+    mentions: tuple[Ints, pa.DictionaryArray]
 
 
 def _build_shard(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
     groups = list(map_in_threads(partial(_read, store), shard.groups, _THREADS))
     first = np.cumsum([0, *(len(group.chunks) for group in groups)]).tolist()
     names = _Names()
-    links = [_entity_links(groups, first, names)]
+    links = [_name_links([group.entities for group in groups], first, names, 1)]
+    chunk, name, weight = _name_links([group.mentions for group in groups], first, names, MENTION_WEIGHT)
+    is_word = np.array([len(name_words(text)) == 1 for text in names.texts.values()] or [False])
+    common = is_word & (
+        np.bincount(name, minlength=len(is_word)) > max(MIN_WORD_CHUNKS, MAX_WORD_SHARE * first[-1])
+    )
+    mask = ~common[name]
+    links += [(chunk[mask], name[mask], weight[mask])]
     links += [_title_links(group, start, names) for group, start in zip(groups, first, strict=False)]
     chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
     chunks = [id_ for group in groups for id_ in group.chunks]
@@ -144,32 +159,40 @@ def _build_shard(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
 
 
 def _read(store: Store, group: _Group) -> _ReadGroup:
-    documents, units, entities = group
+    documents, units, entities, mentions = group
     chunks = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
     instances = read_table(store, entities, ["title", "text_unit_id", "name"], schema.ENTITY_INSTANCES)
     renamed = instances.filter(instances["name"].is_valid())
     renamed = pa.table({"title": renamed["name"], "text_unit_id": renamed["text_unit_id"]})
     instances = pa.concat_tables([instances.select(["title", "text_unit_id"]), renamed])
-    chunk = pc.index_in(instances["text_unit_id"], value_set=chunks["id"].combine_chunks())
+    titles = read_table(store, mentions, None, MENTIONS)
+    ids = chunks["id"].combine_chunks()
+
+    def linked(rows: pa.Table) -> tuple[Ints, pa.DictionaryArray]:
+        chunk = pc.index_in(rows["text_unit_id"], value_set=ids).fill_null(-1)
+        return chunk.to_numpy().astype(np.int64), rows["title"].combine_chunks().dictionary_encode()
+
     return _ReadGroup(
         chunks["id"].to_pylist(),
         chunks["document_id"].to_pylist(),
         read_table(store, documents, ["id", "title", "path", "row"], schema.DOCUMENTS),
-        chunk.fill_null(-1).to_numpy().astype(np.int64),
-        instances["title"].combine_chunks().dictionary_encode(),
+        linked(instances),
+        linked(titles),
     )
 
 
-def _entity_links(groups: Sequence[_ReadGroup], first: Sequence[int], names: _Names) -> _Links:
-    """Link chunks to the entities extracted from them; `first` is the number of each group's first chunk."""
+def _name_links(
+    groups: Sequence[tuple[Ints, pa.DictionaryArray]], first: Sequence[int], names: _Names, weight: int
+) -> _Links:
+    """Link chunks to the names found in them; `first` is the number of each group's first chunk."""
     # Number distinct names only: most occur in many groups, and normalising one costs half of the work.
-    titles = pa.chunked_array([group.entity_names for group in groups]).unify_dictionaries()
-    number = np.array([names.number(text) for text in titles.chunk(0).dictionary.to_pylist()] or [-1])
-    name = np.concatenate([number[array.indices.to_numpy()] for array in titles.chunks])
-    chunk = np.concatenate([group.entity_chunks for group in groups])
+    texts = pa.chunked_array([name for _, name in groups]).unify_dictionaries()
+    number = np.array([names.number(text) for text in texts.chunk(0).dictionary.to_pylist()] or [-1])
+    name = np.concatenate([number[array.indices.to_numpy()] for array in texts.chunks])
+    chunk = np.concatenate([chunk for chunk, _ in groups])
     known = np.flatnonzero((chunk >= 0) & (name >= 0))
-    chunk += np.repeat(first[:-1], [len(group.entity_chunks) for group in groups])
-    return chunk[known], name[known], np.ones(len(known), int)
+    chunk += np.repeat(first[:-1], [len(chunk) for chunk, _ in groups])
+    return chunk[known], name[known], np.full(len(known), weight)
 
 
 def _title_links(group: _ReadGroup, first: int, names: _Names) -> _Links:

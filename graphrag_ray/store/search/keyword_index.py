@@ -10,11 +10,10 @@ Turtle and Flood 1995, "Query Evaluation: Strategies and Optimizations"). The re
 
 from __future__ import annotations
 
-import hashlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -25,7 +24,7 @@ import numpy.typing as npt
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Halves, Ints, Keys, Shard, block_heads
-from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, tokenize
+from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, tokenize, word_hashes
 from graphrag_ray.store.search.vector_index import ScoredId, kth_highest
 
 K1, B = 1.2, 0.75  # Saturation of repeated words, and influence of a record's length, as in Lucene.
@@ -49,6 +48,7 @@ OnError = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
 """Hash of a word -> start and end of its postings."""
 _Arrays = dict[str, npt.NDArray[Any]]
+_NONE: Ints = np.zeros(0, np.int64)
 
 
 class KeywordShard(Shard):
@@ -164,7 +164,7 @@ def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: OnEr
     numbers: dict[str, int] = {}
     rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_of(i)]) for i in order.tolist()]
     # Words with the same hash count as one, because questions cannot distinguish them.
-    hashes, rank = np.unique(_hashes(list(numbers)), return_inverse=True)
+    hashes, rank = np.unique(word_hashes(list(numbers)), return_inverse=True)
     lengths = np.array([len(row) for row in rows], np.int32)
     n = max(1, len(rows))
     pairs = rank[np.frombuffer(b"".join(rows), np.int32)] * n + np.repeat(np.arange(len(rows)), lengths)
@@ -229,6 +229,25 @@ def count_records(shards: Sequence[KeywordShard], text: str) -> int:
     return sum(end - start for start, end in spans)
 
 
+def find_with_all_words(shards: Sequence[KeywordShard], texts: Iterable[str]) -> set[str]:
+    """Return the ids of the records that contain all words of one of some texts, in any order."""
+    ids = set[str]()
+    for shard in shards:
+        positions = [_NONE]
+        for text in texts:
+            words = _hash_question(text, shard.language)
+            spans = sorted(shard.postings(words).values(), key=lambda span: span[1] - span[0])
+            if 0 < len(words) == len(spans):
+                common = shard.read_postings(spans[0])[0]
+                for span in spans[1:]:
+                    if not len(common):
+                        break
+                    common = common[np.isin(common, shard.read_postings(span)[0], assume_unique=True)]
+                positions.append(common.astype(np.int64))
+        ids.update(shard.ids.at(np.unique(np.concatenate(positions))))
+    return ids
+
+
 def _score(
     shard: KeywordShard,
     postings: Postings,
@@ -265,9 +284,4 @@ def _score(
 
 def _hash_question(question: str, language: str) -> Keys:
     """Return the sorted hashes of a question's words."""
-    return np.unique(_hashes(tokenize(question, language)))
-
-
-def _hashes(texts: Sequence[str]) -> Keys:
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, dtype="<u8")
+    return np.unique(word_hashes(tokenize(question, language)))

@@ -13,13 +13,17 @@ Languages are detected by function words (Ingle 1976, "A Language Identification
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 PREFIX_LENGTH = 6
 MAX_WORD = 64  # Longer words are split, so that every text takes linear time.
@@ -31,7 +35,7 @@ _UNSPACED = (
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc"
     "\U00020000-\U0003ffff"
 )
-_ASCII_WORD = re.compile(f"[a-z0-9]{{1,{MAX_WORD}}}")
+_ASCII_WORD = re.compile(f"[A-Za-z0-9]{{1,{MAX_WORD}}}")
 _PUNCTUATION = "“”‘’–—…"  # The only non-ASCII characters of many texts.
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 
@@ -78,6 +82,20 @@ def tokenize(text: str, language: str = "") -> list[str]:
     return [word for token in _tokens(text) for word in _stems(token, language)]
 
 
+def split_words(text: str) -> list[str]:
+    """Return the words in order, in their case. Characters of scripts without spaces are separate words."""
+    words = _tokens(text, fold=False)
+    if text.isascii():
+        return words
+    return [part for word in words for part in (word if _UNSPACED_CHARACTER.match(word) else (word,))]
+
+
+def word_hashes(words: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Return the hash of each word, as stored in the keyword index."""
+    digests = b"".join(hashlib.blake2b(word.encode(), digest_size=8).digest() for word in words)
+    return np.frombuffer(digests, dtype="<u8")
+
+
 @lru_cache(maxsize=1 << 16)
 def _stems(token: str, language: str) -> tuple[str, ...]:
     if token > "\u0e00" and _UNSPACED_CHARACTER.match(token):
@@ -94,15 +112,16 @@ def _stemmer(language: str) -> Any:
     return Stemmer.Stemmer(language, 0)  # Without a cache, because `_stems` has one.
 
 
-def _tokens(text: str) -> list[str]:
+def _tokens(text: str, fold: bool = True) -> list[str]:
     if not text.isascii():
         for mark in _PUNCTUATION:
             text = text.replace(mark, " ")
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())  # Several times faster.
+        return _ASCII_WORD.findall(text.lower() if fold else text)  # Several times faster.
     # Normalize words separately, because thousands of combining marks in a row would take quadratic time.
     pattern = _word_pattern()
-    return pattern.findall(unicodedata.normalize("NFKC", "\n".join(pattern.findall(text))).casefold())
+    text = unicodedata.normalize("NFKC", "\n".join(pattern.findall(text)))
+    return pattern.findall(text.casefold() if fold else text)
 
 
 @cache  # Compiled on demand, because this is slow and most texts are ASCII.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,31 +17,38 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.ids import name_id, stable_id
 from graphrag_ray.corpus.document_titles import name_from_title
 from graphrag_ray.indexing.stages import walk_stage
-from graphrag_ray.indexing.stages.walk_stage import TITLE_WEIGHT
+from graphrag_ray.indexing.stages.titles_stage import MENTIONS
+from graphrag_ray.indexing.stages.walk_stage import MENTION_WEIGHT, TITLE_WEIGHT
 from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import name_links
+from graphrag_ray.store.search.pagerank import count_holders
 
 NAMES = st.sampled_from(["U.S.", "US", "U S", "ADA", "Ada", "Ada (poet)", "BERT", "?", "", "C", "C++"])
 """Several spellings of some names, and texts that are not names."""
 
-Document = tuple[str, list[list[str]]]
-"""A title, and the names in each chunk."""
+Chunk = tuple[list[str], list[str]]
+"""The names and the titles of documents in a chunk."""
+Document = tuple[str, list[Chunk]]
+"""A title, and chunks."""
 
-GROUPS = st.lists(st.lists(st.tuples(NAMES, st.lists(st.lists(NAMES, max_size=4), max_size=3)), max_size=3))
+CHUNKS = st.tuples(st.lists(NAMES, max_size=4), st.lists(NAMES.filter(bool), max_size=2))
+GROUPS = st.lists(st.lists(st.tuples(NAMES, st.lists(CHUNKS, max_size=3)), max_size=3))
 
 
 def write_group(store: Store, number: int, documents: Sequence[Document]) -> tuple[list[Part], ...]:
     ids = [stable_id("document", str(number), str(n)) for n in range(len(documents))]
     rows: dict[str, list[dict[str, Any]]] = {"documents": [], "text_units": [], "found_entities": []}
+    rows["mentions"] = []
     for id_, (title, chunks) in zip(ids, documents, strict=True):
         rows["documents"].append({"id": id_, "title": title, "path": f"{title}.txt", "row": "7"})
-        for n, names in enumerate(chunks):
+        for n, (names, titles) in enumerate(chunks):
             unit = stable_id("chunk", id_, str(n))
             rows["text_units"].append({"id": unit, "document_id": id_})
             rows["found_entities"] += [{"title": name, "text_unit_id": unit} for name in names]
-    schemas = (schema.DOCUMENTS, schema.TEXT_UNITS, schema.ENTITY_INSTANCES)
+            rows["mentions"] += [{"text_unit_id": unit, "title": name} for name in titles]
+    schemas = (schema.DOCUMENTS, schema.TEXT_UNITS, schema.ENTITY_INSTANCES, MENTIONS)
     tables = (pa.Table.from_pylist(x, schema=y) for x, y in zip(rows.values(), schemas, strict=True))
     return tuple(
         [write_part(store, name, table)] if table.num_rows else []
@@ -54,13 +62,19 @@ def build_link_by_link(groups: Sequence[Sequence[Document]]) -> bytes:
     links: list[tuple[int, str, int]] = []
     for number, documents in enumerate(groups):
         for n, (_, document_chunks) in enumerate(documents):
-            for k, names in enumerate(document_chunks):
+            for k, (names, _) in enumerate(document_chunks):
                 for name in names:
                     if id_ := name_id(name):
                         texts.setdefault(id_, name)
                         links.append((len(chunks), id_, 1))
                 id_ = stable_id("document", str(number), str(n))
                 chunks.append(stable_id("chunk", id_, str(k)))
+    all_chunks = [chunk for documents in groups for _, chunks_ in documents for chunk in chunks_]
+    for n, (_, titles) in enumerate(all_chunks):
+        for name in titles:
+            if id_ := name_id(name):
+                texts.setdefault(id_, name)
+                links.append((n, id_, MENTION_WEIGHT))
     first = 0
     for documents in groups:
         for title, document_chunks in documents:
@@ -89,3 +103,17 @@ def test_spelling_in_the_last_title_wins_over_the_first_in_a_chunk(groups: list[
         stored = index_files.open_part(store, Part(row["path"], shard.rows, row["bytes"]))
         assert bytes(stored.data) == build_link_by_link(with_chunks)
         assert row["failed"] == []
+
+
+def test_a_title_that_is_an_ordinary_word_is_linked_to_its_own_document_only(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(walk_stage, "MIN_WORD_CHUNKS", 2)
+    chunks: list[Chunk] = [([], ["ADA", "Ada Byron"])] * 3
+    with TemporaryDirectory() as folder:
+        store = Store(folder)
+        (shard,) = walk_stage._shards([write_group(store, 0, [("ADA", [([], [])]), ("BERT", chunks)])])
+        (row,) = next(iter(walk_stage._build_shard(store, shard))).to_pylist()
+        stored = name_links.read(index_files.open_part(store, Part(row["path"], shard.rows, row["bytes"])))
+        counts = count_holders([stored], [name_id("Ada"), name_id("Ada Byron")])
+        assert counts == {name_id("Ada"): 1, name_id("Ada Byron"): 3}

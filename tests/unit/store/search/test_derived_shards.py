@@ -92,8 +92,8 @@ def test_shard_can_be_derived_repeatedly(texts: Texts, data: st.DataObject):
 def test_words_with_equal_hashes_count_as_one(texts: Texts, data: st.DataObject):
     """Collisions can be constructed on purpose."""
     with pytest.MonkeyPatch.context() as patch:
-        hashes = keyword_index._hashes
-        patch.setattr(keyword_index, "_hashes", lambda of: hashes(of) % np.uint64(5))
+        hashes = keyword_index.word_hashes
+        patch.setattr(keyword_index, "word_hashes", lambda of: hashes(of) % np.uint64(5))
         now = draw_changes(data, texts, TEXT)
         assert derive(texts, now) == build_bytes(now)
         assert len(build_shard(now).arrays["words"]) <= 5
