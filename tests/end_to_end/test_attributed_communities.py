@@ -12,7 +12,6 @@ from world import REJECTED, Command, World, chain, everything, model_options, pr
 
 from graphrag_ray.base.errors import LevelNotFound, SettingsError, UsageError
 from graphrag_ray.indexing.replay import keys_needed
-from graphrag_ray.indexing.stages import search_stage
 from graphrag_ray.store.search import chnsw
 from graphrag_ray.store.snapshots import load
 
@@ -243,9 +242,8 @@ def test_one_index_of_all_levels_finds_the_same_as_one_search_per_level(
             for text in ("What about AAX ?", "Who wrote to ABX ?", "What are the THEMES ?")
         ]
 
-    monkeypatch.setattr(search_stage, "MIN_ROWS", 1)
-    known.write({"more.txt": "ZZX sleeps."})
-    known.index()
+    assert LEVELS not in known.open().manifest.tables
+    known.index(search={"level_index_from": 0})
     assert LEVELS in known.open().manifest.tables
     together = found()
     monkeypatch.setattr(chnsw, "has_loops", lambda: False)

@@ -72,7 +72,7 @@ from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_answer, reduce_answers
 from graphrag_ray.query.methods.question_names import find_entities, rarest_first
 from graphrag_ray.query.methods.record_loading import Row, load_records
-from graphrag_ray.query.methods.single_context import first_line, is_insufficient
+from graphrag_ray.query.methods.single_context import first_line
 
 NAME = "fgrag"
 NEAREST = 20
@@ -127,8 +127,6 @@ def search(question: Question, env: SearchEnv) -> Method:
         reached = n + sum(len(context.numbering) for _, _, context in subjects)
         notes.append(f"{n:,} of {reached:,} records that were reached did not fit into the contexts.")
     yield from reduce_answers(text, env, parts, ANSWER)
-    if is_insufficient(parts.reduced.text):
-        parts.reduced = replace(parts.reduced, found=False)
     return (yield from combined_answer(text, NAME, "records", parts, notes=notes))
 
 
