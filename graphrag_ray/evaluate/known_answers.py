@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -117,12 +118,12 @@ def _score_answers(
     results: Results,
     judge: bool,
 ) -> None:
-    texts = texts_of(answers)
+    texts, wordnet = texts_of(answers), _load_wordnet(results.warnings)
     present = []
     missing = 0
     for name, q in ((c.name, q) for c in conditions for q in questions):
         text = texts[name].get(q.question.id)
-        values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers)
+        values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers, wordnet)
         if judge:
             values["judged_correct"] = 0.0
         # A missing answer scores 0: a condition must not win by answering only the easy questions.
@@ -149,6 +150,21 @@ def _score_answers(
             del scores[name, q.question.id]["judged_correct"]
         else:
             scores[name, q.question.id]["judged_correct"] = float(outcome.result)
+
+
+def _load_wordnet(warnings: list[str]) -> Any:
+    """Return nltk's reader of WordNet, or None if its data, which nltk does not ship, cannot be read."""
+    from nltk.corpus import wordnet
+
+    try:
+        wordnet.ensure_loaded()
+    except LookupError:
+        return None
+    except Exception as e:  # noqa: BLE001 (the type depends on what is wrong with the files)
+        warnings.append(f"METEOR does not count synonyms, because the data of WordNet cannot be read: {e}")
+        return None
+    warnings.append("METEOR counts synonyms, because nltk has the data of WordNet on this machine")
+    return wordnet
 
 
 def _retrieve_chunks(

@@ -93,7 +93,8 @@ _judge_options = options.combine(
         default=CRITERIA,
         metavar="NAME",
         help=f"Criterion for the judge; repeatable. Default: {', '.join(CRITERIA)}. Also available: overall, "
-        "and the text files in the folder `criteria` of prompts_dir.",
+        "the four with `_by_content` (length and concision do not count), and the text files in the folder "
+        "`criteria` of prompts_dir.",
     ),
     click.option(
         "--replicates", type=int, default=REPLICATES, show_default=True, help="Verdicts per pair of answers."
@@ -344,6 +345,7 @@ def _print_comparison(result: Comparison) -> None:
         "conditions": "Conditions",
         "judging": "Judging",
         "claim_counts": "Claims per answer",
+        "count_tests": "Differences in claims and clusters",
         "agreement": "Agreement with the judge",
     }
     for name, title in titles.items():
@@ -383,6 +385,8 @@ def claims(
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
         _print_table(result.tables["claim_counts"])
+        if len(result.tables["count_tests"]):
+            _print_table(result.tables["count_tests"], "Differences in claims and clusters")
         if len(result.tables.get("agreement", ())):
             _print_table(result.tables["agreement"], "Agreement with the judge")
     _end([*warnings, *result.warnings], result.failed)
@@ -419,7 +423,8 @@ def qa(
 ) -> None:
     """Score answers and retrieval against known answers and documents.
 
-    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, and a
+    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR (with synonyms if nltk has the
+    data of WordNet), and a
     yes/no judge. Retrieval is scored by recall@k, whether all documents are within the first k, precision@k,
     tokens, and whether the context contains the answer. Scores per question are written to scores.parquet in
     the folder --out.
