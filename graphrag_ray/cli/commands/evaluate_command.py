@@ -423,11 +423,10 @@ def qa(
 ) -> None:
     """Score answers and retrieval against known answers and documents.
 
-    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR (with synonyms if nltk has the
-    data of WordNet), and a
-    yes/no judge. Retrieval is scored by recall@k, whether all documents are within the first k, precision@k,
-    tokens, and whether the context contains the answer. Scores per question are written to scores.parquet in
-    the folder --out.
+    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR (with synonyms if nltk
+    has the data of WordNet), and a yes/no judge. Retrieval is scored by recall@k, whether all documents are
+    within the first k, precision@k, tokens, and whether the context contains the answer. Scores per question
+    are written to scores.parquet in the folder --out.
 
     \b
     Examples:

@@ -129,8 +129,8 @@ def f1(text: str, answer: str) -> float:
 def recall(text: str, answer: str) -> float:
     """Return the share of the answer's words that the text contains (ArchRAG, HippoRAG).
 
-    If either side is "yes", "no" or "noanswer", returns 0.0, as ArchRAG's paper says. HotpotQA's script, which
-    ArchRAG's code uses, returns 1.0 if both are the same.
+    If either side is "yes", "no" or "noanswer", returns 0.0, as ArchRAG's paper says. HotpotQA's script,
+    which ArchRAG's code uses, returns 1.0 if both are the same.
     """
     if {normalise(text), normalise(answer)}.intersection(FIXED_ANSWERS):
         return 0.0

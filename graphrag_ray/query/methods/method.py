@@ -77,7 +77,7 @@ class LevelSearch:
     hierarchy: str
     text: str
     k: int
-    ef: int
+    ef: int = 20
 
 
 @dataclass(frozen=True, slots=True)

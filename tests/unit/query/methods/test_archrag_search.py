@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import toy_model
 from driving import Snapshot
 
 from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.messages import ChatReply, Reply, Request
 from graphrag_ray.query.methods import archrag_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, LevelSearch, Question, Search, SearchEnv
@@ -136,6 +138,17 @@ def test_question_without_points_is_answered_without_data_only_if_general_knowle
     known = snap.run(archrag_search.search(Question("What about ERIN ?"), allowed))
     assert known.references and not known.notes
     assert not ask("What about ZOE ?")[0].found
+
+
+@pytest.mark.parametrize(("reply", "found"), [("Insufficient", False), ("ALICE", True)])
+def test_insufficient_answer_counts_as_not_found(reply: str, found: bool):
+    def answered(request: Request) -> Reply:
+        return ChatReply(reply) if request.prompt == "reduce" else toy_model.answer(request)
+
+    snap = Snapshot(tables(), in_order, answered)
+    env = given_of(snap, response_type="a word or name")
+    answer = snap.run(archrag_search.search(Question("What about ALICE ?"), env))
+    assert (answer.text, answer.found) == (reply, found)
 
 
 def test_small_level_is_read_completely():
