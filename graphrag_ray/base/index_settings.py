@@ -564,6 +564,12 @@ class Query(Section):
     """fgrag: minimum cosine similarity of an entity to the subject."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
+    fgrag_expansion: bool = True
+    """fgrag: also read what the graph links to the entities nearest to a subject, and the strong context.
+    false: only these entities."""
+    fgrag_summaries: bool = True
+    """fgrag: summarise each subject for the question. false: one call with the records of all subjects in one
+    context of `fgrag_context_tokens`."""
     adjacent_chunks: NonNegativeInt = 3
     """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. 0: none."""
     hybrid_record_kinds: Annotated[

@@ -188,6 +188,30 @@ def test_strong_context_reaches_the_model_within_any_budget():
     assert f"{left_out} of 150 records that were reached did not fit into the contexts." in answer.notes
 
 
+def test_without_expansion_only_the_nearest_entities_are_read():
+    snap = snapshot()
+    answer = ask(snap, fgrag_expansion=False)
+    assert [[r.id for r in used.records] for used in answer.contexts[:2]] == [
+        [entity_id("ALICE")],
+        [entity_id("ERIN")],
+    ]
+    assert answer.found and len([need for need in snap.needs if isinstance(need, Search)]) == 2
+
+
+def test_without_summaries_one_call_answers_from_the_records_of_all_subjects():
+    snap = snapshot()
+    answer = ask(snap, fgrag_summaries=False)
+    assert dialogues(snap) == [("fgrag", 1, False), ("answer", 1, True)]
+    (context,) = answer.contexts
+    assert len(set(context.records)) == len(context.records) == len(PEOPLE) * 2 - 1
+    assert answer.found and answer.method == "fgrag" and "Looked up: ALICE; ERIN." in answer.notes
+    for row in (rows := tables())["entities"]:
+        row["description"] = " ".join([row["title"], "sings"] * 60)
+    answer = ask(snapshot(rows), fgrag_summaries=False, fgrag_context_tokens=300)
+    assert {entity_id("ALICE"), entity_id("ERIN")} <= {r.id for r in answer.contexts[0].records}
+    assert any("did not fit into the contexts." in note for note in answer.notes)
+
+
 def test_relationships_of_hub_are_limited():
     spokes = [f"SPOKE {n:04}" for n in range(600)]
     rows = {
