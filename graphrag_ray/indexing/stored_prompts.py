@@ -122,8 +122,11 @@ def describe_prompt_cost(
             previous = parse_prompt(name, index_prompts.get(name, "")).source
         if text != previous or name in refilled:
             changed.append(name)
-    # `refilled` covers new values of `reports`. The other ones change extraction requests.
-    names = [*changed, *("extract" for value in new_values if not value.startswith("reports."))]
+    # `refilled` covers new values of `reports`. Those of `attributed` change its reports, all others change
+    # extraction requests.
+    names = [*changed]
+    for value in new_values:
+        names += {"reports": [], "attributed": ["report"]}.get(value.partition(".")[0], ["extract"])
     affected = {stage for name in names for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
     for stage in stages:
@@ -155,9 +158,9 @@ def describe_prompt_cost(
         parts.append(f"{label} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in used.items() if totals.cost_usd is None), None)
     hint = f" Pass {price_hint(settings.model_name(unknown))} to see the cost." if unknown else ""
-    defaults = f" New defaults apply: {'; '.join(new_values)}." if new_values else ""
+    listed = f"Prompts that differ from the index's, or are filled by new rules: {', '.join(changed)}. "
+    defaults = f"New defaults apply: {'; '.join(new_values)}. " if new_values else ""
     return (
-        f"Prompts that differ from the index's, or are filled by new rules: {', '.join(changed)}.{defaults} "
-        "Requests that they change are sent again, which costs at most about as much as these stages so far: "
-        f"{'; '.join(parts)}.{hint}"
+        f"{listed if changed else ''}{defaults}Requests that they change are sent again, which costs at most "
+        f"about as much as these stages so far: {'; '.join(parts)}.{hint}"
     )
