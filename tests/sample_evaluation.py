@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
 
 from graphrag_ray.evaluate.comparison import CONDITIONS, INDEXES, Comparison
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES, count_tests
 
 CRITERIA = {
     "comprehensiveness": "How much detail does the answer provide? Does it cover all aspects?",
@@ -24,7 +25,11 @@ CLAIMS = pa.schema(
     [("condition", pa.string()), ("answers", pa.int64()), *((m, pa.float64()) for m in MEASURES)]
 )
 AGREEMENT = pa.schema(
-    [("measure", pa.string()), ("criterion", pa.string()), ("cases", pa.int64()), ("agreement", pa.float64())]
+    [
+        *((name, pa.string()) for name in ("measure", "criterion")),
+        ("cases", pa.int64()),
+        *((name, pa.float64()) for name in ("agreement", "majorities")),
+    ]
 )
 
 
@@ -122,9 +127,15 @@ def sample(
         for criterion in CRITERIA
     ]
     agreement = [
-        {"measure": m, "criterion": c, "cases": 40, "agreement": 0.78} for m in MEASURES for c in CRITERIA
+        {"measure": m, "criterion": c, "cases": 40, "agreement": 0.78, "majorities": 0.9}
+        for m in MEASURES
+        for c in CRITERIA
     ]
     index = {"index": "/indexes/podcasts", "snapshot": 7, "documents": 72, "text_units": 1669, "calls": 9_000}
+    counts = {
+        m: {(f"q{q}", name): 30.0 - n for n, name in enumerate(names) for q in range(questions)}
+        for m in MEASURES
+    }
     tables = {
         "conditions": table(CONDITIONS, conditions),
         "indexes": table(INDEXES, [index | {"tokens": 5_000_000, "cost_usd": 12.5, "seconds": 3_600.5}]),
@@ -135,6 +146,7 @@ def sample(
         "claim_counts": table(
             CLAIMS, [{"condition": name, "answers": questions, **m} for name, m in measured.items()]
         ),
+        "count_tests": count_tests(counts, list(combinations(names, 2))),
         "agreement": table(AGREEMENT, agreement),
     }
     tables |= {name: changes.pop(name) for name in {*changes} & {*tables}}

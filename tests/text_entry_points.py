@@ -69,6 +69,7 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
 from graphrag_ray.evaluate.judging.head_to_head import (
     JUDGEMENTS,
     agreement,
+    count_tests,
     is_swapped,
     reliability,
     win_rates,
@@ -687,7 +688,8 @@ def compared(text: str) -> Any:
     row |= {"first": text, "second": f"{text}2", "swapped": is_swapped(text, 0)}
     judgements = pa.Table.from_pylist([row, row | {"winner": "", "replicate": 1}], JUDGEMENTS)
     counts = {(text, text): 2.0, (text, f"{text}2"): 1.0}
-    figures = (win_rates(judgements, [(text, f"{text}2")]), reliability(judgements))
+    pairs = [(text, f"{text}2")]
+    figures = win_rates(judgements, pairs), reliability(judgements), count_tests({text: counts}, pairs)
     return [table.to_pylist() for table in figures], agreement(counts, judgements, text)
 
 

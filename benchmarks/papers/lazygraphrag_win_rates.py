@@ -2,8 +2,8 @@
 
     python benchmarks/papers/lazygraphrag_win_rates.py CORPUS --questions questions.csv --limit 10
 
-Microsoft reports, without further figures, that lazy search won all 96 comparisons of its benchmark (1,397 news
-articles, 200 questions). The lazy conditions read an index that was built without model calls.
+Microsoft reports, without further figures, that lazy search won all 96 comparisons of its benchmark (1,397
+news articles, 200 questions). The lazy conditions read an index that was built without model calls.
 """
 
 from harness import paper_run, show, win_rates

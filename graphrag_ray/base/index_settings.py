@@ -387,10 +387,15 @@ class Attributed(Section):
     similarity_links: Literal["knn", "codicil", "none"] = "knn"
     """Links to add between similar entities. knn: link each entity to its nearest neighbours; codicil: like
     knn, but keep only the most significant links of each node (Ruan et al. 2013); none: add no links."""
-    n_neighbours: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Nearest neighbours to link. null: the average degree of the graph."""
+    n_neighbours: Annotated[int, Field(ge=1, le=100)] | Literal["graph", "level"] = "graph"
+    """Nearest neighbours to link. graph: the average degree of the graph, on every level, as in the paper;
+    level: the average degree of each level."""
+    min_similarity: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Minimum cosine similarity of neighbours to link. Links with a similarity of 0 or less, including those
+    of the graph, never count."""
     clustering: Literal["leiden", "spectral", "scan"] = "leiden"
-    """leiden (settings of `communities`), scan (Xu et al. 2007) or spectral (small graphs, scikit-learn)."""
+    """leiden (settings of `communities`), scan (Xu et al. 2007) or spectral (scikit-learn; approximate above
+    10,000 nodes)."""
     max_size: Annotated[int, Field(gt=1)] = 15
     """Maximum number of members, which are entities or communities of the level below."""
     min_communities: Annotated[int, Field(gt=1)] = 5
@@ -467,6 +472,9 @@ class SearchIndexes(Section):
 
     language: Language | Literal["auto", "none"] = "auto"
     """Language for stemming. auto: detected from function words; none: compare the first letters."""
+    level_index_from: NonNegativeInt = 100_000
+    """Number of entities from which the `attributed` hierarchy gets one index over all levels (C-HNSW of
+    ArchRAG, needs numba). Below it, `archrag` compares all vectors. 0: always."""
 
 
 class Query(Section):
@@ -488,6 +496,14 @@ class Query(Section):
     """answer: one scored answer per context (paper 3.1.6); points: several scored points."""
     archrag_k: Annotated[int, Field(ge=1, le=100)] = 5
     """archrag: number of entities, and of reports per level, to retrieve."""
+    archrag_levels: Annotated[int, Field(ge=1, le=100)] | None = None
+    """archrag: number of levels to read. null: all; 1: entities only; 2: also the finest communities."""
+    archrag_filtering: bool = True
+    """archrag: score the points of each level and merge the best. false: one call with the records of all
+    levels."""
+    archrag_ef: Annotated[int, Field(ge=1, le=10_000)] = 20
+    """archrag: candidates per level in a search of an index over all levels (`search.level_index_from`). More
+    candidates find more of the nearest records but take longer. ArchRAG's own number is 100."""
     ppr_k: Annotated[int, Field(ge=1, le=100)] = 10
     """ppr: number of chunks to retrieve."""
     ppr_steps: Annotated[int, Field(ge=0, le=10)] = 1
@@ -549,6 +565,12 @@ class Query(Section):
     """fgrag: minimum cosine similarity of an entity to the subject."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
+    fgrag_expansion: bool = True
+    """fgrag: also read what the graph links to the entities nearest to a subject, and the strong context.
+    false: only these entities."""
+    fgrag_summaries: bool = True
+    """fgrag: summarise each subject for the question. false: one call with the records of all subjects in one
+    context of `fgrag_context_tokens`."""
     adjacent_chunks: NonNegativeInt = 3
     """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. 0: none."""
     hybrid_record_kinds: Annotated[

@@ -35,6 +35,7 @@ STICKY_SETTINGS = (
     ("embeddings", "include_titles"),
     ("reports", "role"),
     ("reports", "model_from"),
+    ("attributed", "n_neighbours"),
 )
 """Settings that an index keeps until another value is set, because a change repeats model calls."""
 _MAX_SHOWN = 200
@@ -48,6 +49,8 @@ _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
 }
 """Defaults before `request_rules` 2, or the behaviour before the setting existed. An index that stores such a
 value keeps it until `index --new-prompts`."""
+_LEVEL_NEIGHBOURS = ("attributed", "n_neighbours"), "level"
+"""What `null`, an earlier default, stood for. An index with this hierarchy keeps it until `--new-prompts`."""
 _BEFORE_SETTING: Mapping[tuple[str, str], Any] = {("resolution", "mode"): "off"}
 """What an index that lacks a setting was built with, if that is not the default."""
 _EARLIER_QUERY: Mapping[str, Any] = {
@@ -136,7 +139,8 @@ def without_outdated_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]
     These are its prompts, the rules for filling them, and values that equal an earlier default.
     """
     stored = _upgraded(before or {})
-    for (section, key), default in _EARLIER_DEFAULTS.items() if stored_request_rules(stored) < 2 else ():
+    earlier = _EARLIER_DEFAULTS.items() if stored_request_rules(stored) < 2 else ()
+    for (section, key), default in (*earlier, _LEVEL_NEIGHBOURS):
         if _stored_value(stored, section, key) == default:
             stored[section] = {k: value for k, value in stored[section].items() if k != key}
     for section, key in _BEFORE_SETTING:
@@ -159,6 +163,12 @@ def sticky_differences(settings: Settings, other: Settings) -> list[str]:
 def _shown(value: Any) -> str:
     text = ", ".join(value) if isinstance(value, tuple) else str(value)
     return shorten(" ".join(text.split()), _MAX_SHOWN)
+
+
+def stored_section(stored: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a section of a snapshot's settings, which may be malformed, with defaults for what it lacks."""
+    values, defaults = _upgraded(stored).get(name), getattr(Settings(), name).model_dump(mode="json")
+    return {**defaults, **(values if isinstance(values, Mapping) else {})}
 
 
 def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:
@@ -200,6 +210,14 @@ def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     resolution = current.get("resolution")
     if isinstance(resolution, Mapping) and isinstance(rules := resolution.get("rules"), list | tuple):
         current["resolution"] = {**resolution, "rules": [rule for rule in rules if rule in RESOLUTION_RULES]}
+    (section, key), earlier_value = _LEVEL_NEIGHBOURS
+    values = current.get(section)
+    if isinstance(values, Mapping) and key in values and values[key] is None:
+        hierarchies = settings.get("hierarchies")
+        built = isinstance(hierarchies, list | tuple) and section in hierarchies
+        current[section] = {k: v for k, v in values.items() if k != key} | (
+            {key: earlier_value} if built else {}
+        )
     now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY
     query = current.get("query")
     if isinstance(query, Mapping) and ("request_rules" not in settings or len(query) > len(now) / 2):

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 from graphrag_ray.base.errors import UsageError
 
 CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
-"""Default criteria, as in the GraphRAG paper. `overall` is also available."""
+"""Default criteria, those of the GraphRAG paper (F.2) in our words. `overall` and, by the name followed by
+`_by_content`, criteria that do not reward length or concision are also available."""
 REPLICATES = 5
 JUDGE_PROTOCOLS = ("separate", "joint")
 """A call per criterion, or one for all of them and an overall winner."""
@@ -124,7 +125,7 @@ def compare(
 
     Returns:
         The data frames answers, judgements, win_rates, reliability, conditions, indexes and judging. With
-        `claims`, also claims, claim_counts and agreement.
+        `claims`, also claims, claim_counts, count_tests and agreement.
 
     Raises:
         UsageError: The conditions cannot be compared. No model has been called.
@@ -195,8 +196,8 @@ def claims(
     """Count the factual claims in answers.
 
     Returns:
-        The data frames claims, claim_counts and judging. Also agreement, if `out` contains judgements on
-        these questions.
+        The data frames claims, claim_counts, count_tests and judging. Also agreement, if `out` contains
+        judgements on these questions.
     """
     from graphrag_ray.evaluate.comparison import compare_claims
 

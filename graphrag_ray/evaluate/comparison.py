@@ -2,7 +2,7 @@
 
 The folder of a comparison contains the reply journal, `evaluation.json` (the parameters of the comparison),
 and the tables answers, judgements, win_rates, reliability, conditions, indexes, judging and, on request,
-claims, claim_counts and agreement.
+claims, claim_counts, count_tests and agreement.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from graphrag_ray.evaluate.judging.answer_metrics import THRESHOLDS, count_clust
 from graphrag_ray.evaluate.judging.head_to_head import (
     JUDGEMENTS,
     agreement,
+    count_tests,
     is_swapped,
     reliability,
     win_rates,
@@ -61,7 +62,7 @@ MAX_REPLICATES = 100
 JUDGEMENTS_PER_BATCH = 10_000  # Maximum number of judgements in memory as Python objects.
 MAX_CHUNKS_PER_RECORD = 500
 """Maximum number of chunks that count as read if the record of an entity or relationship is in context."""
-CLAIM_TABLES = ("claims", "claim_counts", "agreement")
+CLAIM_TABLES = ("claims", "claim_counts", "count_tests", "agreement")
 
 CONDITIONS = pa.schema(
     [
@@ -129,6 +130,7 @@ AGREEMENT = pa.schema(
         ("criterion", pa.string()),
         ("cases", pa.int64()),  # pairs of answers with a winner and different counts
         ("agreement", pa.float64()),  # share of the cases where the winner has more; null without cases
+        ("majorities", pa.float64()),  # share of the judged pairs of answers that most verdicts decide
     ]
 )
 
@@ -293,7 +295,7 @@ def _count_claims(
     texts: Mapping[str, Mapping[str, str]],
     judgements: pa.Table | None,
 ) -> Results:
-    """Make the tables claims, claim_counts, judging and, given judgements, agreement."""
+    """Make the tables claims, claim_counts, count_tests, judging and, given judgements, agreement."""
     spec = answer_claims_spec(run.index.settings, run.index.env.prompts)
     question_texts = {p.id: p.text for p in questions}
     answers = [(condition, id_, text) for condition, by_id in texts.items() for id_, text in by_id.items()]
@@ -316,16 +318,18 @@ def _count_claims(
     )
     columns = [means[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
     tables = {"claims": table, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
+    by_answer = {
+        name: {(r["question_id"], r["condition"]): r[name] for r in rows if name in r} for name in COUNTS
+    }
+    tables["count_tests"] = count_tests(by_answer, list(combinations(texts, 2)))
     if judgements is not None:
         judged, agreements = set(judgements["criterion"].to_pylist()), []
         for name in COUNTS:
             criterion = CRITERION_OF[name.partition("_")[0]]
             if criterion in judged:
-                by_answer = {(r["question_id"], r["condition"]): r[name] for r in rows if name in r}
-                share, cases = agreement(by_answer, judgements, criterion)
-                agreements.append(
-                    {"measure": name, "criterion": criterion, "cases": cases, "agreement": share}
-                )
+                share, cases, majorities = agreement(by_answer[name], judgements, criterion)
+                row = {"measure": name, "criterion": criterion, "cases": cases, "agreement": share}
+                agreements.append(row | {"majorities": majorities})
         tables["agreement"] = pa.Table.from_pylist(agreements, schema=AGREEMENT)
     tables["judging"] = run.costs()
     for name, result in tables.items():

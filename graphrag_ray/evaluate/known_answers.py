@@ -191,14 +191,14 @@ def _score_answers(
     metrics: set[str],
     contexts: Mapping[tuple[str, str], Sequence[str]],
 ) -> None:
-    texts = texts_of(answers)
+    texts, wordnet = texts_of(answers), _load_wordnet(results.warnings)
     present: list[tuple[str, GoldQuestion, str]] = []
     missing = 0
     for name, q in ((c.name, q) for c in conditions for q in questions if q.answers or q.assertions):
         text = texts[name].get(q.question.id)
         values: dict[str, float] = {}
         if q.answers:
-            values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers)
+            values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers, wordnet)
             values |= {"judged_correct": 0.0} if judge else {}
         # A missing answer scores 0: a condition must not win by answering only the easy questions.
         scores[name, q.question.id] |= values if text is not None else dict.fromkeys(values, 0.0)
@@ -231,6 +231,21 @@ def _score_answers(
             del scores[name, q.question.id]["judged_correct"]
         else:
             scores[name, q.question.id]["judged_correct"] = float(outcome.result)
+
+
+def _load_wordnet(warnings: list[str]) -> Any:
+    """Return nltk's reader of WordNet, or None if its data, which nltk does not ship, cannot be read."""
+    from nltk.corpus import wordnet
+
+    try:
+        wordnet.ensure_loaded()
+    except LookupError:
+        return None
+    except Exception as e:  # noqa: BLE001 (the type depends on what is wrong with the files)
+        warnings.append(f"METEOR does not count synonyms, because the data of WordNet cannot be read: {e}")
+        return None
+    warnings.append("METEOR counts synonyms, because nltk has the data of WordNet on this machine")
+    return wordnet
 
 
 def _retrieve_chunks(

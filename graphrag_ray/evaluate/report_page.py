@@ -92,7 +92,7 @@ def report_page(comparison: Comparison) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (count, decimal, dollars, percent, plural, short_count)
+    filters = (count, decimal, dollars, percent, plural, probability, short_count)
     environment.filters |= {function.__name__: function for function in filters}
     shares = "".join(f".r{rate}{{--share:{abs(2 * rate - 100)}%}}" for rate in range(101))
     style = module_path.with_suffix(".css").read_text("utf-8") + shares

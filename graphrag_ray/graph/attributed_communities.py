@@ -59,6 +59,7 @@ class LevelNodes:
     previous: PreviousPartition | None = None  # the level in the previous snapshot, to minimise changes
     neighbours: int | None = None  # `ClusteredLevel.neighbours` in the previous snapshot
     centres: Vectors | None = None
+    neighbours_below: int | None = None  # `ClusteredLevel.neighbours` of the level below; None for the first
 
 
 def cluster_level(
@@ -75,7 +76,9 @@ def cluster_level(
     neighbours, n_nodes = neighbour_count(nodes, options), len(nodes.keys)
     graph, centres = nodes.links, None
     if options.similarity_links != "none":
-        near, _, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
+        near, cosines, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
+        if options.min_similarity > 0:
+            near = np.where(cosines < options.min_similarity, -1, near)
         if options.similarity_links == "codicil":
             graph = codicil(n_nodes, nodes.links, nodes.vectors, near)
         else:
@@ -152,16 +155,20 @@ def stack_levels(
 
 
 def neighbour_count(nodes: LevelNodes, options: Attributed) -> int:
-    """Return `options.n_neighbours` or, by default, the mean degree of linked nodes, which is at least 1.
+    """Return `options.n_neighbours`, or the mean degree of linked nodes, which is at least 1.
 
-    The number of the previous snapshot is reused if it is close, because another number would change the
-    neighbours of every node.
+    With `graph`, this is the mean degree of the first level. The number of the previous snapshot is reused if
+    it is close, because another number would change the neighbours of every node.
     """
+    if isinstance(options.n_neighbours, int):
+        return min(options.n_neighbours, MAX_NEIGHBOURS)
+    if options.n_neighbours == "graph" and nodes.neighbours_below is not None:
+        return nodes.neighbours_below
     degree = np.bincount(nodes.links.ends.ravel(), minlength=len(nodes.keys))
     mean = float(degree[degree > 0].mean()) if len(nodes.links) else 1.0
     previous = nodes.neighbours
     default = previous if previous is not None and abs(previous - mean) < 1 else round(mean)
-    return min(options.n_neighbours or default, MAX_NEIGHBOURS)
+    return min(default, MAX_NEIGHBOURS)
 
 
 def with_cosine_weights(edges: Edges, vectors: Vectors) -> Edges:

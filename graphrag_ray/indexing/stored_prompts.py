@@ -132,8 +132,11 @@ def describe_prompt_cost(
             previous = parse_prompt(name, index_prompts.get(name, "")).source
         if text != previous or name in refilled:
             changed.append(name)
-    # `refilled` covers new values of `reports`. The other ones change extraction requests.
-    names = [*changed, *("extract" for value in new_values if not value.startswith("reports."))]
+    # `refilled` covers new values of `reports`. Those of `attributed` change its reports, all others change
+    # extraction requests.
+    names = [*changed]
+    for value in new_values:
+        names += {"reports": [], "attributed": ["report"]}.get(value.partition(".")[0], ["extract"])
     affected = {stage for name in names for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
     for stage in stages:

@@ -121,7 +121,7 @@ class Searcher:
             for shard in shards:
                 if shard.n_levels != shards[0].n_levels:
                     raise shard.source.invalid("its levels differ from those of the other shards")
-            levels = zip(*(shard.nearest(vector, need.k) for shard in shards), strict=True)
+            levels = zip(*(shard.nearest(vector, need.k, need.ef) for shard in shards), strict=True)
             ordered = (sorted(chain(*level), key=lambda scored: (-scored[1], scored[0])) for level in levels)
             return [_hits(level[: need.k]) for level in ordered]
 

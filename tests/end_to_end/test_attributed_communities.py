@@ -11,10 +11,11 @@ import toy_model
 from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
 
 from graphrag_ray.base.errors import LevelNotFound, SettingsError, UsageError
+from graphrag_ray.graph import attributed_communities
+from graphrag_ray.graph.attributed_communities import ClusteredLevel, LevelNodes
 from graphrag_ray.indexing.replay import keys_needed
-from graphrag_ray.indexing.stages import search_stage
 from graphrag_ray.store.search import chnsw
-from graphrag_ray.store.snapshots import load
+from graphrag_ray.store.snapshots import load, seal
 
 BOTH = ("leiden", "attributed")
 LEVELS = "search_attributed_levels"
@@ -135,6 +136,48 @@ def test_an_update_requests_only_reports_of_changed_communities(world: World):
     assert world.prompts(asked)["report"] <= len(new) + 3
 
 
+def test_an_index_of_an_earlier_version_keeps_its_communities_until_new_prompts(world: World, run: Command):
+    world.write(chain(200))
+    world.changes = settings(world, ("attributed",), max_size=15)
+    world.index(attributed=world.changes["attributed"] | {"n_neighbours": "level"})
+    stored = orjson.loads(world.store.read("snapshots/1.json"))
+    stored["settings"]["attributed"]["n_neighbours"] = None  # an earlier version's word for `level`
+    del stored["settings"]["attributed"]["min_similarity"], stored["digest"]
+    world.store.write("snapshots/1.json", seal(stored))
+    before, asked = {row["id"] for row in world.table("attributed_communities")}, world.asked()
+    world.write({"new.txt": "ZZX knows AAX. ZZX knows ABX."})
+    world.index()
+    assert world.open().manifest.settings["attributed"]["n_neighbours"] == "level"
+    rows = world.table("attributed_communities")
+    assert 0 < len({row["id"] for row in rows} - before) < len(rows) / 3
+    assert world.prompts(asked)["report"] < len(rows) / 2
+    price = ["--set", "models.default.price={input_usd_per_mtok: 100, output_usd_per_mtok: 200}"]
+    new = ["index", world.input, "--root", world.root, *model_options(world), *price, "--new-prompts"]
+    refused = run(*new)
+    assert refused.exit_code == 2 and "New defaults apply: attributed.n_neighbours: graph." in refused.stderr
+    assert "report" in refused.stderr and "extract" not in refused.stderr
+    assert run(*new, "--yes").exit_code == 0
+    assert world.open().manifest.settings["attributed"]["n_neighbours"] == "graph"
+
+
+@pytest.mark.parametrize("neighbours", ["graph", "level"])
+def test_links_of_every_level_number_the_mean_degree_of_the_graph(
+    world: World, monkeypatch: pytest.MonkeyPatch, neighbours: str
+):
+    numbers: list[int] = []
+
+    def cluster_level(nodes: LevelNodes, *rest: Any) -> ClusteredLevel:
+        found = original(nodes, *rest)
+        numbers.append(found.neighbours)
+        return found
+
+    original = attributed_communities.cluster_level
+    monkeypatch.setattr(attributed_communities, "cluster_level", cluster_level)
+    world.write(chain(40))
+    world.index(**settings(world, ("attributed",), n_neighbours=neighbours))
+    assert len(numbers) > 1 and (len(set(numbers)) == 1) == (neighbours == "graph")
+
+
 @pytest.mark.parametrize("clustering", ["scan", "spectral"])
 @pytest.mark.parametrize("augment", ["none", "codicil"])
 def test_every_clustering_and_link_option_partitions_all_entities(
@@ -243,9 +286,8 @@ def test_one_index_of_all_levels_finds_the_same_as_one_search_per_level(
             for text in ("What about AAX ?", "Who wrote to ABX ?", "What are the THEMES ?")
         ]
 
-    monkeypatch.setattr(search_stage, "MIN_ROWS", 1)
-    known.write({"more.txt": "ZZX sleeps."})
-    known.index()
+    assert LEVELS not in known.open().manifest.tables
+    known.index(search={"level_index_from": 0})
     assert LEVELS in known.open().manifest.tables
     together = found()
     monkeypatch.setattr(chnsw, "has_loops", lambda: False)

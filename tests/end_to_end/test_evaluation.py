@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import nltk
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -401,6 +402,9 @@ def test_distinct_claims_of_answers_are_counted(town: World):
         assert len(set(texts)) == len(texts) == n
     row = found["agreement"].iloc[0]
     assert (row["measure"], row["agreement"]) == ("claims", 1.0)
+    assert row["majorities"] == pytest.approx(2 / 3)
+    tests = found["count_tests"]
+    assert set(tests["measure"]) == set(counts.columns[2:]) and set(tests["questions"]) == {3}
 
 
 def gold() -> list[GoldQuestion]:
@@ -556,6 +560,42 @@ def test_a_question_without_results_scores_0_and_reports_have_no_retrieval_score
     scores = {(s["condition"], s["question_id"]): s["recall@5"] for s in found.tables["scores"].to_pylist()}
     assert scores["words", "3"] == 0.0 and scores["words", "1"] > 0
     assert {scores["reports", q] for q in "123"} == {None}
+
+
+@pytest.fixture
+def wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A WordNet in which `bob` and `robert` are synonyms."""
+    folder = tmp_path / "nltk_data" / "corpora" / "wordnet"
+    folder.mkdir(parents=True)
+    for pos in ("noun", "verb", "adj", "adv"):
+        header = "  1 WordNet 3.0 Copyright 2006\n"
+        synset = f"{len(header):08} 03 n 02 bob 0 robert 0 000 | a name  \n" if pos == "noun" else ""
+        lemmas = [f"{w} n 1 0 1 0 {len(header):08}  \n" for w in ("bob", "robert")] if synset else []
+        (folder / f"data.{pos}").write_text(header + synset)
+        (folder / f"index.{pos}").write_text(header + "".join(lemmas))
+        (folder / f"{pos}.exc").write_text("")
+    (folder / "index.sense").write_text("")
+    (folder / "lexnames").write_text("".join(f"{n:02} noun.{n} 1\n" for n in range(4)))
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk_data")])
+    yield folder
+    nltk.corpus.wordnet._unload()
+
+
+def test_meteor_counts_synonyms_if_nltk_has_wordnet(town: World, wordnet: Path):
+    questions = [GoldQuestion(BatchQuestion("1", "Who met ALICE ?"), ("Robert",))]
+    lexnames = (wordnet / "lexnames").read_text()
+    (wordnet / "lexnames").write_text("damaged")
+
+    def scored() -> tuple[float, list[str]]:
+        with evaluation_run(town.open(), str(folder(town)), "qa") as run:
+            found = score_known_answers(run, questions, ["v=vector"], judge=False)
+        return found.tables["scores"]["meteor"].to_pylist()[0], found.warnings
+
+    score, warnings = scored()
+    assert score == 0 and any("data of WordNet cannot be read" in text for text in warnings)
+    (wordnet / "lexnames").write_text(lexnames)
+    with_synonyms, warnings = scored()
+    assert with_synonyms > 0 and any("METEOR counts synonyms" in text for text in warnings)
 
 
 def test_an_unusable_claim_model_is_reported_before_any_answer(town: World, run: Command):

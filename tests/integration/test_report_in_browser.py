@@ -168,7 +168,15 @@ def hostile() -> Comparison:
                 for row in made.tables[name].to_pylist()
             ],
         )
-        for name in ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement")
+        for name in (
+            "conditions",
+            "win_rates",
+            "reliability",
+            "judgements",
+            "answers",
+            "agreement",
+            "count_tests",
+        )
     }
     return sample(
         names,

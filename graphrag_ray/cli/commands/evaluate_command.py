@@ -98,7 +98,8 @@ _judge_options = options.combine(
         default=CRITERIA,
         metavar="NAME",
         help=f"Criterion for the judge; repeatable. Default: {', '.join(CRITERIA)}. Also available: overall, "
-        "and the text files in the folder `criteria` of prompts_dir.",
+        "the four with `_by_content` (length and concision do not count), and the text files in the folder "
+        "`criteria` of prompts_dir.",
     ),
     click.option(
         "--replicates", type=int, default=REPLICATES, show_default=True, help="Verdicts per pair of answers."
@@ -379,6 +380,7 @@ def _print_comparison(result: Comparison) -> None:
         "indexes": "Indexes",
         "judging": "Judging",
         "claim_counts": "Claims per answer",
+        "count_tests": "Differences in claims and clusters",
         "agreement": "Agreement with the judge",
     }
     for name, title in titles.items():
@@ -419,6 +421,8 @@ def claims(
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
         _print_table(result.tables["claim_counts"])
+        if len(result.tables["count_tests"]):
+            _print_table(result.tables["count_tests"], "Differences in claims and clusters")
         if len(result.tables.get("agreement", ())):
             _print_table(result.tables["agreement"], "Agreement with the judge")
     _end([*warnings, *result.warnings], result.failed)
@@ -465,11 +469,11 @@ def qa(
 ) -> None:
     """Score answers and retrieval against known answers and documents.
 
-    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, a
-    yes/no judge, and the assertions of the questions. Retrieval is scored by recall@k, whether all documents
-    are within the first k, precision@k, tokens, substrings, and whether the context contains the answer.
-    Scores per question are written to scores.parquet in the folder --out; means with deviations, also per
-    type of question, to figures.parquet.
+    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR (with synonyms if nltk
+    has the data of WordNet), a yes/no judge, and the assertions of the questions. Retrieval is scored by
+    recall@k, whether all documents are within the first k, precision@k, tokens, substrings, and whether the
+    context contains the answer. Scores per question are written to scores.parquet in the folder --out; means
+    with deviations, also per type of question, to figures.parquet.
 
     The method `oracle` answers from the documents of each question, `none` without any.
 

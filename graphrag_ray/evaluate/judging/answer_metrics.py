@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache, partial, wraps
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from graphrag_ray.base.ids import limit_combining_marks
 
 ARTICLES = ("a", "an", "the")
-FIXED_ANSWERS = ("yes", "no", "noanswer")  # Answers that must match exactly (HotpotQA).
+FIXED_ANSWERS = ("yes", "no", "noanswer")  # Their words are no measure of recall (ArchRAG).
 MAX_WORDS = 10_000
 """Maximum number of words per text that ROUGE-L compares. Its time is the product of the two lengths."""
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8)
@@ -83,14 +84,14 @@ def split_words(text: str) -> list[str]:
     return _UNITS.findall(_folded(text, _ROUGE))
 
 
-def _best(score: Callable[[str, str], float]) -> Callable[[str, Sequence[str]], float]:
+def _best(score: Callable[..., float]) -> Callable[..., float]:
     """Turn a score for one answer into a measure that uses the best of several wordings."""
 
     @wraps(score)
-    def measure(text: str, gold: Sequence[str]) -> float:
+    def measure(text: str, gold: Sequence[str], **options: Any) -> float:
         if not gold:
             raise ValueError("No answer to compare with")
-        return max(score(text, answer) for answer in gold)
+        return max(score(text, answer, **options) for answer in gold)
 
     return measure
 
@@ -126,12 +127,12 @@ def f1(text: str, answer: str) -> float:
 
 @_best
 def recall(text: str, answer: str) -> float:
-    """Return the share of the answer's words that the text contains (HotpotQA, ArchRAG, HippoRAG).
+    """Return the share of the answer's words that the text contains (ArchRAG, HippoRAG).
 
-    If one side is "yes", "no" or "noanswer" and the other differs, returns 0.0.
+    If either side is "yes", "no" or "noanswer", returns 0.0, as ArchRAG's paper says. HotpotQA's script,
+    which ArchRAG's code uses, returns 1.0 if both are the same.
     """
-    forms = {normalise(text), normalise(answer)}
-    if len(forms) == 2 and forms.intersection(FIXED_ANSWERS):
+    if {normalise(text), normalise(answer)}.intersection(FIXED_ANSWERS):
         return 0.0
     actual, expected = _squad_words(text), _squad_words(answer)
     return (actual & expected).total() / expected.total() if expected else float(not actual)
@@ -160,22 +161,23 @@ def rouge_l(text: str, answer: str) -> float:
 
 
 @_best
-def meteor(text: str, answer: str) -> float:
+def meteor(text: str, answer: str, wordnet: Any = None) -> float:
     """Return METEOR by nltk (Lavie and Agarwal 2007).
 
-    Words match exactly or by English stem, but not by WordNet synonyms, so it is slightly below published
-    scores.
+    Words match exactly, by English stem, or as synonyms in `wordnet`, nltk's reader of WordNet, in which nltk
+    looks up stems. Without it, scores are slightly below published ones.
     """
     from nltk.translate.meteor_score import single_meteor_score
 
-    stemmer, none = _cached_stemmer(), SimpleNamespace(synsets=lambda word: ())
-    return float(single_meteor_score(split_words(answer), split_words(text), stemmer=stemmer, wordnet=none))
+    stemmer, reader = _cached_stemmer(), wordnet or SimpleNamespace(synsets=lambda word: ())
+    return float(single_meteor_score(split_words(answer), split_words(text), stemmer=stemmer, wordnet=reader))
 
 
-def answer_scores(text: str, gold: Sequence[str]) -> dict[str, float]:
+def answer_scores(text: str, gold: Sequence[str], wordnet: Any = None) -> dict[str, float]:
     """Return all answer measures by name, each from 0 to 1. Raises ValueError if `gold` is empty."""
-    measures = (accuracy, recall, exact_match, f1, bleu_1, rouge_l, meteor)
-    return {measure.__name__: measure(text, gold) for measure in measures}
+    measures = (accuracy, recall, exact_match, f1, bleu_1, rouge_l)
+    scores = {measure.__name__: measure(text, gold) for measure in measures}
+    return scores | {meteor.__name__: meteor(text, gold, wordnet=wordnet)}
 
 
 def _folded(text: str, table: _CharacterTable) -> str:

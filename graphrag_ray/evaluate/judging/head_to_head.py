@@ -73,6 +73,21 @@ RELIABILITY = pa.schema(
     ]
 )
 
+COUNT_TESTS = pa.schema(
+    [
+        # One row per measure (claims, clusters) and pair of conditions. Tests as in WIN_RATES.
+        ("measure", pa.string()),
+        ("first", pa.string()),
+        ("second", pa.string()),
+        ("questions", pa.int64()),  # number of questions with counts of both
+        ("difference", pa.float64()),  # mean count of `first` minus that of `second`
+        ("z", pa.float64()),
+        ("p", pa.float64()),
+        ("p_holm", pa.float64()),  # Holm-corrected over the pairs of the measure
+        ("normal_p", pa.float64()),  # of the differences
+    ]
+)
+
 EXACT_BELOW = 26  # Below this number of nonzero scores, the normal approximation is too rough.
 _DECIMALS = 9  # Scores are rounded so that equal scores share a rank and ties are zero.
 _PAIR = ["criterion", "first", "second"]
@@ -117,11 +132,37 @@ def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Tabl
             row = {"criterion": criterion, "first": first, "second": second}
             row |= {"ties": ties.get(pair), "failed": failed.get(pair, 0)}
             pairs.append(row | _score_statistics(score if first == pair[1] else -score))
-        tested = [row for row in pairs if row["questions"]]
-        for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-            row["p_holm"] = p
-        rows += pairs
+        rows += _corrected(pairs)
     return pa.Table.from_pylist(rows, schema=WIN_RATES)
+
+
+def count_tests(
+    counts: Mapping[str, Mapping[tuple[str, str], float]], order: Sequence[tuple[str, str]]
+) -> pa.Table:
+    """Compute COUNT_TESTS (GraphRAG 5.2: the tests of win rates, on counts) for the pairs in `order`.
+
+    Args:
+        counts: Measure -> (question id, condition) -> count.
+    """
+    rows: list[dict[str, Any]] = []
+    for measure, by_answer in counts.items():
+        pairs: list[dict[str, Any]] = []
+        for first, second in order:
+            questions = [q for q, condition in by_answer if condition == first and (q, second) in by_answer]
+            difference = np.array([by_answer[q, first] - by_answer[q, second] for q in questions], float)
+            row: dict[str, Any] = {"measure": measure, "first": first, "second": second}
+            row |= {"questions": len(questions), **_significance(np.sort(difference))}
+            pairs.append(row | {"difference": float(difference.mean()) if questions else None})
+        rows += _corrected(pairs)
+    return pa.Table.from_pylist(rows, schema=COUNT_TESTS)
+
+
+def _corrected(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Set `p_holm` of the rows of a family of tests."""
+    tested = [row for row in pairs if row["questions"]]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
+    return pairs
 
 
 def reliability(judgements: pa.Table) -> pa.Table:
@@ -176,11 +217,12 @@ def majorities(judgements: pa.Table) -> pd.DataFrame:
 
 def agreement(
     counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str
-) -> tuple[float | None, int]:
-    """Return how often the judge's winner has more claims or clusters, and the number of cases.
+) -> tuple[float | None, int, float | None]:
+    """Return how often the judge's winner has more claims or clusters, the number of cases, and majorities.
 
     A case is a question and pair of conditions with a majority and different counts. If there are no cases,
-    the share is None. counts: by question id and condition. Raises ValueError like `win_rates`.
+    the share is None. The third value is the share of the judged pairs of answers with a majority. counts: by
+    question id and condition. Raises ValueError like `win_rates`.
     """
     rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
     agreed = cases = 0
@@ -189,7 +231,8 @@ def agreement(
         if winner and a is not None and b is not None and a != b:
             cases += 1
             agreed += winner == (first if a > b else second)
-    return agreed / cases if cases else None, cases
+    with_majority = float((rows["winner"] != "").mean()) if len(rows) else None
+    return agreed / cases if cases else None, cases, with_majority
 
 
 def two_sided_p(z: float) -> float:
@@ -244,25 +287,26 @@ def _score_statistics(score: Floats) -> dict[str, Any]:
     """Compute columns of WIN_RATES from the scores of a pair's questions, from -1 to 1."""
     score = np.sort(score)  # The result must not depend on the order of the judgements.
     if not len(score):
-        unknown = dict.fromkeys(("win_rate", "low", "high", "normal_p"))
-        return {"questions": 0, "z": 0.0, "p": 1.0, "p_holm": 1.0, **unknown}
+        return {"questions": 0, **dict.fromkeys(("win_rate", "low", "high")), **_significance(score)}
     low, high = mean_interval(score)
-    z, p = _wilcoxon(score[score != 0])
-    normal_p = None
-    if len(np.unique(score)) > 1 and len(score) > 2:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Raised above 5,000 scores.
-            normal_p = float(stats.shapiro(score).pvalue)
     return {
         "questions": len(score),
         "win_rate": 50 + 50 * float(score.mean()),
         "low": 50 + 50 * low,
         "high": 50 + 50 * high,
-        "z": z,
-        "p": p,
-        "p_holm": p,
-        "normal_p": normal_p,
+        **_significance(score),
     }
+
+
+def _significance(score: Floats) -> dict[str, float | None]:
+    """Compute the columns z, p, p_holm (not corrected yet) and normal_p from sorted scores or differences."""
+    z, p = _wilcoxon(score[score != 0])
+    normal_p = None
+    if len(score) > 2 and score[0] < score[-1]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Raised above 5,000 scores.
+            normal_p = float(stats.shapiro(score).pvalue)
+    return {"z": z, "p": p, "p_holm": p, "normal_p": normal_p}
 
 
 def _wilcoxon(score: Floats) -> tuple[float, float]:

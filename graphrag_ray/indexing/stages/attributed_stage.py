@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
-from graphrag_ray.base.stored_settings import snapshot_settings
+from graphrag_ray.base.stored_settings import snapshot_settings, stored_section
 from graphrag_ray.graph import attributed_communities
 from graphrag_ray.graph.attributed_communities import ClusteredLevel, LevelNodes
 from graphrag_ray.graph.communities import sort_edges_by_community
@@ -25,7 +25,6 @@ from graphrag_ray.graph.leiden import Edges, canonical_edges, modularity
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.report_schedule import HierarchySchedule, LevelSchedule
 from graphrag_ray.graph.seeded_partition import PreviousPartition
-from graphrag_ray.graph.spectral import MAX_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
@@ -135,7 +134,8 @@ class _Builder:
                 if len(levels) == options.max_levels:
                     break
                 previous = _previous_level(run, REPORT_STEP, height)
-                above = self._cluster(LevelNodes(level.links, vectors, tokens, keys, *previous))
+                nodes = LevelNodes(level.links, vectors, tokens, keys, *previous, level.neighbours)
+                above = self._cluster(nodes)
                 if not attributed_communities.has_next_level(len(keys), len(above.packed), options):
                     break
                 levels.append(above)
@@ -152,12 +152,6 @@ class _Builder:
     def _cluster(self, nodes: LevelNodes) -> ClusteredLevel:
         settings = self.run.settings
         options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
-        if options.clustering == "spectral" and len(nodes.keys) > MAX_NODES:
-            self.run.observer.message(
-                f"Spectral clustering is limited to {MAX_NODES:,} nodes: using Leiden for a level with "
-                f"{len(nodes.keys):,} nodes"
-            )
-            options = options.model_copy(update={"clustering": "leiden"})
         # igraph blocks all other threads while it works.
         with self.run.expecting_silence(60 + len(nodes.links) / 1_000):
             return attributed_communities.cluster_level(nodes, options, settings.communities, pack_tokens)
@@ -259,7 +253,7 @@ def _previous_level(
     parent, settings, no_level = run.parent, snapshot_settings(run.settings), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
         return no_level
-    if any(parent.settings.get(name) != settings[name] for name in ("attributed", "communities")):
+    if any(stored_section(parent.settings, name) != settings[name] for name in ("attributed", "communities")):
         return no_level
     previous = run.parent_results[step]
     levels = previous.tables.get("levels", [])

@@ -186,14 +186,15 @@ def build_search_indexes(run: Run, results: Results) -> Result:
         for shard, part in zip(shards, parts, strict=True):
             tables[shard.table].append([part])
         failed = shard_failures(run, "search", built)
-        for name in _with_level_index(results):
+        for name in with_levels:
             level_parts, _ = build_shards(run, "search", _level_shards(run, results, name), _build_levels)
             tables[schema.search_index_table(name, "levels")] = [[part] for part in level_parts]
         counts = {"shards": len(shards), "made": len(built), "derived": sum(row["derived"] for row in built)}
         return Result(tables | failed, counts, final=not failed)
 
+    with_levels = _with_level_index(run, results)
     depends_on = [texts, embedded, run.settings.search]
-    depends_on += [[name, results.hierarchies[name].level.tolist()] for name in _with_level_index(results)]
+    depends_on += [[name, results.hierarchies[name].level.tolist()] for name in with_levels]
     return run.step("search", depends_on, compute)
 
 
@@ -347,8 +348,6 @@ def _stemmer() -> str:
 
 LEVEL_SHARD_ROWS = 262_144
 """Maximum number of members in a shard. Building one with 256 dimensions takes 1 GB of memory."""
-MIN_ROWS = 100_000
-"""Below this size, comparing all vectors takes at most 13 ms; loading the compiled loops takes 0.4 s."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +365,7 @@ class _LevelShard:
         return sum(part.rows for parts in self.parts for part in parts)
 
 
-def _with_level_index(results: Results) -> list[str]:
+def _with_level_index(run: Run, results: Results) -> list[str]:
     """Return the graph's hierarchies with embeddings that have enough records, if numba is installed."""
     rows = {
         name: sum(
@@ -375,7 +374,14 @@ def _with_level_index(results: Results) -> list[str]:
         for name in results.hierarchies
         if HIERARCHIES[name].needs_embeddings and HIERARCHIES[name].needs_graph
     }
-    return [name for name, n in rows.items() if n >= MIN_ROWS and chnsw.has_loops()]
+    large = [name for name, n in rows.items() if n >= max(1, run.settings.search.level_index_from)]
+    if large and not chnsw.has_loops():
+        run.observer.message(
+            f"No index over all levels of {large[0]}, because numba is not installed: pip install "
+            "'graphrag-ray[archrag]'. Questions search level by level."
+        )
+        return []
+    return large
 
 
 def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:

@@ -14,6 +14,9 @@ its only question (the authors' code always adds it). Entities whose similarity 
 expansion has two more limits (`expand`). Descriptions are those of our index, in which a model has merged the
 extracted ones. If a context exceeds `query.fgrag_context_tokens`, the weak and the strong context are cut
 alike, and the answer says how many records were left out.
+
+The ablations of the paper: without `query.fgrag_expansion`, a subject has only the entities nearest to it.
+Without `query.fgrag_summaries`, one call answers from the records of all subjects, without questions on them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.graph.report_context import Context, sanitize
+from graphrag_ray.graph.report_context import Context, Record, sanitize
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
     calls_bound,
@@ -72,7 +75,7 @@ from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_answer, reduce_answers
 from graphrag_ray.query.methods.question_names import find_entities, rarest_first
 from graphrag_ray.query.methods.record_loading import Row, load_records
-from graphrag_ray.query.methods.single_context import first_line, is_insufficient
+from graphrag_ray.query.methods.single_context import answer_from, first_line
 
 NAME = "fgrag"
 NEAREST = 20
@@ -98,6 +101,17 @@ def search(question: Question, env: SearchEnv) -> Method:
         notes = [f"Looked up: the question as a whole, because {reason}"]
     else:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
+    groups = yield from _find_records(names, env)
+    if not query.fgrag_summaries:
+        distinct = {(r.section, r.id): r for group in groups for share in group for r in share}
+        shares = []
+        for group in groups:
+            new = [[r for r in share if distinct.pop((r.section, r.id), None)] for share in group]
+            shares += [Share(records, 0.5 / len(groups)) for records in new]
+        context = fill(shares, query.fgrag_context_tokens, env.count)
+        notes += _note_on_left_out([context])
+        return (yield from answer_from(text, env, NAME, context, notes, setting="fgrag_context_tokens"))
+    if named is not None:
         asked: list[DialogueOutcome[tuple[str, ...]]] = yield Dialogues(
             STAGE,
             [partial(ask_entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names],
@@ -108,7 +122,11 @@ def search(question: Question, env: SearchEnv) -> Method:
                 f"Questions about {len(errors)} of {plural(len(asked), 'subject')} could not be written; the "
                 f"original question was used instead. {errors[0]}"
             )
-    contexts = yield from _contexts(names, env)
+    # The weak context comes first, but must not displace the strong one.
+    contexts = [
+        fill([Share(records, 0.5) for records in group], query.fgrag_context_tokens, env.count)
+        for group in groups
+    ]
     # Skip subjects without any records.
     subjects = [subject for subject in zip(names, questions, contexts, strict=True) if subject[2].numbering]
     parts = PartialAnswers(
@@ -123,24 +141,26 @@ def search(question: Question, env: SearchEnv) -> Method:
         parts.add(STAGE, context, answers, summary.error)
         if summary.result and not summary.result.text:
             parts.not_found.append(name)
-    if n := sum(context.left_out for _, _, context in subjects):
-        reached = n + sum(len(context.numbering) for _, _, context in subjects)
-        notes.append(f"{n:,} of {reached:,} records that were reached did not fit into the contexts.")
+    notes += _note_on_left_out([context for _, _, context in subjects])
     yield from reduce_answers(text, env, parts, ANSWER)
-    if is_insufficient(parts.reduced.text):
-        parts.reduced = replace(parts.reduced, found=False)
     return (yield from combined_answer(text, NAME, "records", parts, notes=notes))
 
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "fgrag", "reduce"),
+    stages=("embed", "fgrag", "reduce", "answer"),
     description="the neighbourhood of each subject of the question",
     graph=True,
     alternative="local",
     suggestions=("hybrid", "global"),
     reply_dependent=True,
 )
+
+
+def _note_on_left_out(contexts: Sequence[Context]) -> list[str]:
+    n = sum(context.left_out for context in contexts)
+    reached = n + sum(len(context.numbering) for context in contexts)
+    return [f"{n:,} of {reached:,} records that were reached did not fit into the contexts."] if n else []
 
 
 def _check_limits(
@@ -164,8 +184,11 @@ def _check_limits(
     check_budget(bound, query, ADVICE)
 
 
-def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
-    """Fill a context with the neighbourhood of each name. It is empty if no entity is near the name."""
+def _find_records(names: Sequence[str], env: SearchEnv) -> Steps[list[tuple[list[Record], list[Record]]]]:
+    """Find the neighbourhood of each name: records from the weak and from the strong context.
+
+    Both are empty if no entity is near the name.
+    """
     near = yield from _nearest(names, env)
     mentions = []
     for name in names:
@@ -179,10 +202,12 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
         frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & mentioned.spans.keys()}
         order = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(mentioned, frequency), *hits])
         weak.append([id_ for id_ in order if id_ in entities][:NEAREST])
-    strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], env)
+    elements: list[list[Element]] = [[("entity", id_) for id_ in ids] for ids in weak]
+    running: list[Expansion] = []
+    if env.settings.query.fgrag_expansion:
+        strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], env)
+        running = [expand(*starts) for starts in zip(weak, strong, strict=True)]
     # Run all expansions in lockstep, with one read per hop.
-    running = [expand(*starts) for starts in zip(weak, strong, strict=True)]
-    elements: list[list[Element]] = [[] for _ in running]
     links: Mapping[int, Any] = dict.fromkeys(range(len(running)))
     while links:
         frontiers: dict[int, Sequence[str]] = {}
@@ -198,14 +223,12 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
         links = {n: table.to_pylist() for n, table in zip(frontiers, tables, strict=True)}
     records = yield from load_records(dict.fromkeys(element for group in elements for element in group), env)
     by_key = {(r.section, r.id): r for r in records}
-    contexts = []
+    groups = []
     for group in elements:
         keys = [(SEARCHABLE_KINDS[kind].section, id_) for kind, id_ in group]
         known = [by_key[key] for key in keys if key in by_key]
-        # The weak context comes first, but must not displace the strong one.
-        shares = [Share(known[:MAX_WEAK], 0.5), Share(known[MAX_WEAK:], 0.5)]
-        contexts.append(fill(shares, env.settings.query.fgrag_context_tokens, env.count))
-    return contexts
+        groups.append((known[:MAX_WEAK], known[MAX_WEAK:]))
+    return groups
 
 
 def _nearest(texts: Sequence[str], env: SearchEnv) -> Steps[list[list[str]]]:

@@ -71,12 +71,13 @@ class LevelSearch:
     """Request the k records of each level of a hierarchy whose embeddings are nearest to a text, best first.
 
     Resolves to a `list[list[Hit]]`: first the records that the hierarchy is built over, then the reports of
-    each level, finest first.
+    each level, finest first. `ef` is the number of candidates per level if one index covers all levels.
     """
 
     hierarchy: str
     text: str
     k: int
+    ef: int = 20
 
 
 @dataclass(frozen=True, slots=True)

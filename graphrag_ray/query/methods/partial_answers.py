@@ -31,7 +31,12 @@ from graphrag_ray.query.methods.map_reduce import (
 )
 from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Kind, SearchEnv, Steps
 from graphrag_ray.query.methods.record_loading import load_records
-from graphrag_ray.query.methods.single_context import ENDED_AT_LIMIT, context_used, short_numbers
+from graphrag_ray.query.methods.single_context import (
+    ENDED_AT_LIMIT,
+    context_used,
+    is_insufficient,
+    short_numbers,
+)
 
 NOT_FOUND = "**Looked up, but nothing was found:** {}"
 """The record of the reduce prompt that says what is missing. The prompts quote its beginning."""
@@ -118,7 +123,8 @@ def reduce_answers(
     (outcome,) = yield Dialogues("reduce", [dialogue], is_answer=True, numbering=context.numbering)
     if outcome.result is None:
         raise GraphRagError(f"The partial answers could not be combined: {outcome.error}")
-    parts.reduce_context, parts.reduced = context, outcome.result
+    found = outcome.result.found and not is_insufficient(outcome.result.text)
+    parts.reduce_context, parts.reduced = context, replace(outcome.result, found=found)
     return parts
 
 

@@ -17,6 +17,7 @@ from graphrag_ray.base.settings_file import load_settings, parse_settings
 from graphrag_ray.base.settings_parsing import setting_keys
 from graphrag_ray.base.stored_settings import (
     snapshot_settings,
+    stored_section,
     with_stored_settings,
     without_machine_settings,
     without_outdated_prompts,
@@ -335,6 +336,32 @@ def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
     told = paid.with_description("Mills.")
     assert with_stored_settings(paid, snapshot_settings(told)).corpus.description == "Mills."
     assert with_stored_settings(told, offline).corpus.description == "Mills."
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept"),
+    [
+        ({"hierarchies": ["leiden", "attributed"], "attributed": {"n_neighbours": None}}, "level"),
+        ({"hierarchies": ["attributed"], "attributed": {"neighbours": None}}, "level"),
+        ({"hierarchies": ["leiden"], "attributed": {"n_neighbours": None}}, "graph"),
+        ({"hierarchies": ["attributed"], "attributed": {"n_neighbours": 7}}, 7),
+        ({"hierarchies": 5, "attributed": [None]}, "graph"),
+        ({}, "graph"),
+    ],
+)
+def test_an_index_keeps_the_number_of_neighbours_that_null_stood_for(stored, kept):
+    assert with_stored_settings(Settings(), stored).attributed.n_neighbours == kept
+    renewed = without_outdated_prompts(stored)
+    assert with_stored_settings(Settings(), renewed).attributed.n_neighbours == (7 if kept == 7 else "graph")
+
+
+def test_sections_of_a_snapshot_are_completed_with_defaults():
+    default = Settings().attributed.model_dump(mode="json")
+    assert stored_section({}, "attributed") == stored_section({"attributed": 5}, "attributed") == default
+    assert stored_section({"attributed": {"max_size": 9}}, "attributed") == default | {"max_size": 9}
+    earlier = {"hierarchies": ["attributed"], "attributed": {"n_neighbours": None}}
+    assert stored_section(earlier, "attributed") == default | {"n_neighbours": "level"}
+    assert parse_settings(without_machine_settings(earlier)).attributed.n_neighbours == "level"
 
 
 RENAMED = [(s, old, new) for s, keys in stored_settings._RENAMED.items() for old, new in keys.items() if new]

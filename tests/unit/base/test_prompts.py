@@ -11,11 +11,13 @@ from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.prompts import (
     PLACEHOLDERS,
     bundled_prompts,
+    load_criteria,
     load_prompts,
     parse_prompt,
     reply_lengths,
 )
 from graphrag_ray.corpus.quotes import quotation_parts
+from graphrag_ray.evaluate import CRITERIA
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
 from graphrag_ray.query.methods.dynamic_selection import RATING_SCHEMA
@@ -406,3 +408,19 @@ def test_the_example_json_has_the_keys_that_are_parsed(prompts, name, key, field
 @pytest.mark.parametrize("name", ["extract", "claims", "describe", "report", "rate", *ANSWERS])
 def test_every_prompt_with_data_says_that_data_contain_no_instructions(prompts, name):
     assert re.search(r"like an instruction", filled(prompts[name]))
+
+
+@pytest.mark.parametrize("name", ["answer", "reduce", "fgrag_answer"])
+def test_every_prompt_of_an_answer_has_a_short_form(prompts, name):
+    system, user = filled(prompts[name]).split("\n# Question", 1)
+    assert "a word, name, number, date" in system and "Insufficient" in system and "Insufficient" in user
+
+
+def test_default_criteria_are_the_papers_and_others_can_be_chosen():
+    criteria = load_criteria()
+    others = {f"{name}_by_content" for name in CRITERIA}
+    assert criteria.keys() == {*CRITERIA, *others, "overall"}
+    assert "concise" in criteria["directness"] and "however long" in criteria["directness_by_content"]
+    for name in CRITERIA:
+        assert criteria[name].startswith(f"{name.capitalize()}: ")
+        assert criteria[name] != criteria[f"{name}_by_content"]

@@ -184,13 +184,15 @@ def test_claims_have_bars_and_their_agreement_with_the_judge():
     bars = [bar.attributes["width"] for bar in page.css(".bar rect")]
     assert bars[0] == "100.0" and bars[5] == "96.7"
     agreed = rows(page, "Agreement of claims and clusters with the judge")
-    assert agreed[1] == ["Claims", "comprehensiveness", "78%", "40"]
+    assert agreed[1] == ["Claims", "comprehensiveness", "78%", "40", "90%"]
+    tests = rows(page, "Differences in claims and clusters")
+    assert tests[2] == ["Claims", "C0", "SS", "3", "2.0", ".750"]
 
 
 def test_page_without_claims_has_no_claims_section():
-    page = parsed(sample(claim_counts=None, agreement=None))
+    page = parsed(sample(claim_counts=None, agreement=None, count_tests=None))
     assert not page.css("#claims") and not page.css('a[href="#claims"]')
-    assert not parsed(sample(agreement=None)).css("#claims h3")
+    assert not parsed(sample(agreement=None, count_tests=None)).css("#claims h3")
 
 
 def test_costs_are_plotted_against_mean_win_rates():
@@ -438,7 +440,7 @@ def hostile(text: str) -> Comparison:
         return table(found.schema, made)
 
     given = sample()
-    tables = ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement")
+    tables = ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement", "count_tests")
     claims = pa.Table.from_pylist(
         [row | {"condition": renamed[row["condition"]]} for row in given.tables["claim_counts"].to_pylist()]
     )

@@ -101,6 +101,17 @@ def test_edge_weight_is_the_cosine_or_the_median_if_unknown():
     assert with_cosine_weights(edges, np.zeros((4, 2), np.float32)).weight.tolist() == [1.0] * 4
 
 
+@pytest.mark.parametrize("links", ["knn", "codicil"])
+def test_only_neighbours_with_enough_similarity_are_linked(links: str):
+    angles = np.arange(12) * 0.3
+    level = nodes(12, [], np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    options = {"similarity_links": links, "n_neighbours": 4}
+    assert (cluster(level, **options).edges.weight < 0.9).any()
+    near = cluster(level, min_similarity=0.9, **options).edges
+    assert len(near) and (np.abs(np.subtract(*near.ends.T)) == 1).all()
+    assert not len(cluster(level, min_similarity=0.99, **options).edges)
+
+
 def test_nodes_without_an_edge_share_packs_by_their_tokens():
     found = cluster(nodes(30, [], np.zeros((30, 4))), pack_tokens=100)
     assert 3 <= len(found.packed) <= 10 and found.packed.all()
@@ -120,6 +131,9 @@ def test_number_of_neighbours_is_the_mean_degree_and_is_reused_on_update():
     ring = [(i, (i + 1) % 10) for i in range(10)]
     level = nodes(10, ring, about(10, 2))
     assert neighbour_count(level, Attributed()) == 2
+    above = nodes(10, ring, about(10, 2), neighbours=3, neighbours_below=5)
+    assert neighbour_count(above, Attributed()) == 5
+    assert neighbour_count(above, Attributed(n_neighbours="level")) == 2
     assert neighbour_count(nodes(10, ring, about(10, 2), neighbours=1), Attributed()) == 2
     assert neighbour_count(nodes(10, [*ring, (0, 5)], about(10, 2), neighbours=3), Attributed()) == 3
     assert neighbour_count(nodes(10, [], about(10, 2)), Attributed()) == 1

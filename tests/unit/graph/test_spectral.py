@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.cluster import SpectralClustering
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph import spectral as module
@@ -75,6 +76,22 @@ def test_many_clusters_are_computed_recursively(monkeypatch):
     label = spectral(96, edges, 16, 0)
     assert 12 <= label.max() + 1 <= 20
     assert (label.reshape(16, 6) == label.reshape(16, 6)[:, :1]).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_graphs_are_divided_by_approximate_eigenvectors(monkeypatch, seed):
+    edges = graph(96, ring(16, 6))
+    exact = spectral(96, edges, 16, seed)
+    monkeypatch.setattr(module, "MAX_EXACT_NODES", 50)
+    monkeypatch.setattr(SpectralClustering, "fit_predict", None)
+    label = spectral(96, edges, 16, seed)
+    assert np.array_equal(label, spectral(96, edges, 16, seed))
+    assert 10 <= label.max() + 1 <= 16
+
+    def n_cut(label):
+        return int((label[edges.ends[:, 0]] != label[edges.ends[:, 1]]).sum())
+
+    assert n_cut(label) <= 2 * n_cut(exact) + 10
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])

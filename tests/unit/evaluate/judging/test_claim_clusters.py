@@ -12,6 +12,7 @@ from hostile_text import texts
 from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
+from scipy import stats
 from scipy.cluster import hierarchy
 
 from graphrag_ray.evaluate.judging.answer_metrics import (
@@ -23,7 +24,10 @@ from graphrag_ray.evaluate.judging.answer_metrics import (
     normalise,
     rouge_l,
 )
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, agreement
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, agreement, count_tests, holm
+
+MEANS = {"A": 30, "B": 29, "C": 20}
+QUESTIONS = [f"q{n}" for n in range(60)]
 
 CLAIMS = st.lists(
     st.lists(st.sampled_from(["the", "mill", "closed", "in", "March", "2014", "again"]), max_size=6).map(
@@ -152,9 +156,39 @@ def test_agreement_covers_majorities_with_different_counts():
         ("q5", "c", "A", "B", ["A"]),  # no counts
         ("q1", "d", "A", "B", ["B"]),  # another criterion
     )
-    assert agreement(counts, verdicts, "c") == (0.5, 2)
-    assert agreement(counts, verdicts, "d") == (0.0, 1)
-    assert agreement(counts, verdicts, "e") == (None, 0)
+    assert agreement(counts, verdicts, "c") == (0.5, 2, 0.8)
+    assert agreement(counts, verdicts, "d") == (0.0, 1, 1.0)
+    assert agreement(counts, verdicts, "e") == (None, 0, None)
+
+
+def test_differences_in_counts_are_tested_like_win_rates():
+    rng = np.random.default_rng(3)
+    counts = {(f"q{n}", c): float(rng.poisson(mean)) for n in range(60) for c, mean in MEANS.items()}
+    del counts["q7", "B"]
+    order = [("A", "B"), ("A", "C"), ("B", "C")]
+    rows = count_tests({"claims": counts, "clusters": dict(counts)}, order).to_pylist()
+    assert [(r["measure"], r["first"], r["second"]) for r in rows[:3]] == [("claims", *p) for p in order]
+    assert [r["questions"] for r in rows[:3]] == [59, 60, 59]
+    for row, (a, b) in zip(rows[:3], order, strict=True):
+        pairs = [(counts[q, a], counts[q, b]) for q in QUESTIONS if {(q, a), (q, b)} <= counts.keys()]
+        difference = np.subtract(*np.array(pairs).T)
+        expected = stats.wilcoxon(difference, method="approx")
+        assert row["difference"] == pytest.approx(difference.mean())
+        assert row["p"] == pytest.approx(expected.pvalue)
+        assert row["normal_p"] == pytest.approx(stats.shapiro(difference).pvalue)
+        assert (row["z"] > 0) == (row["difference"] > 0)
+    assert [r["p_holm"] for r in rows[:3]] == holm([r["p"] for r in rows[:3]])
+    assert [{**r, "measure": "claims"} for r in rows[3:]] == rows[:3]
+    assert rows[1]["p_holm"] < 0.001 and rows[0]["p_holm"] > 0.05
+
+
+def test_differences_without_data_are_not_significant():
+    assert count_tests({}, [("A", "B")]).num_rows == 0
+    (nothing,) = count_tests({"claims": {("q", "A"): 3.0}}, [("A", "B")]).to_pylist()
+    assert (nothing["questions"], nothing["difference"], nothing["p_holm"]) == (0, None, 1.0)
+    equal = {(q, c): 3.0 for q in QUESTIONS for c in "AB"}
+    (row,) = count_tests({"claims": equal}, [("A", "B")]).to_pylist()
+    assert (row["difference"], row["z"], row["p"], row["normal_p"]) == (0.0, 0.0, 1.0, None)
 
 
 def test_agreement_rejects_impossible_winners():

@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import toy_model
 from driving import Snapshot
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.messages import ChatReply, Reply, Request
 from graphrag_ray.query.methods import archrag_search
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Dialogues, Question, Search, SearchEnv
+from graphrag_ray.query.methods.method import Dialogues, LevelSearch, Question, Search, SearchEnv
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
 
@@ -87,6 +90,65 @@ def test_points_are_merged_by_descending_positive_score():
     assert set(cited) == {"ERIN", "r1", "top"}
     nothing, _ = ask("What about ZOE ?")
     assert not nothing.found
+
+
+def test_levels_can_be_limited_to_entities_and_the_finest_communities():
+    def sections(n: int) -> list[set[str]]:
+        return [{r.section for r in used.records} for used in ask(archrag_levels=n)[0].contexts[:-1]]
+
+    assert sections(1) == [{"Entities", "Relationships"}]
+    assert sections(2) == [{"Entities", "Relationships"}, {"Themes"}]
+
+
+def test_without_filtering_one_call_answers_from_the_records_of_all_levels():
+    answer, snap = ask(archrag_filtering=False)
+    asked = [need for need in snap.needs if isinstance(need, Dialogues)]
+    assert [(need.phase, len(need.factories), need.is_answer) for need in asked] == [("answer", 1, True)]
+    (context,) = answer.contexts
+    assert {r.section for r in context.records} == {"Entities", "Relationships", "Themes"}
+    assert answer.found and answer.method == "archrag"
+    assert not ask(tables_={}, archrag_filtering=False)[0].found
+
+
+def test_without_filtering_every_level_keeps_its_share_and_omissions_are_reported():
+    rows = tables()
+    for row in rows["entities"]:
+        row["description"] = " ".join([row["title"], "sings"] * 60)
+    answer, _ = ask(tables_=rows, archrag_k=6, archrag_filtering=False, context_tokens=300)
+    assert {"Entities", "Themes"} <= {r.section for r in answer.contexts[0].records}
+    assert any("did not fit into the context." in note for note in answer.notes)
+
+
+def test_search_width_is_passed_on():
+    _, snap = ask(archrag_ef=100)
+    assert [need.ef for need in snap.needs if isinstance(need, LevelSearch)] == [100]
+
+
+def test_question_without_points_is_answered_without_data_only_if_general_knowledge_is_allowed():
+    def calls(snap: Snapshot) -> list[int]:
+        return [len(n.factories) for n in snap.needs if isinstance(n, Dialogues)]
+
+    snap = Snapshot(tables(), in_order)
+    allowed = given_of(snap, general_knowledge=True)
+    models = {"default": Model(provider="openai", model="toy")}
+    allowed = replace(allowed, settings=allowed.settings.model_copy(update={"models": models}))
+    answer = snap.run(archrag_search.search(Question("What about ZOE ?"), allowed))
+    assert answer.found and not answer.references and calls(snap) == [3, 1]
+    assert any("No record answers the question" in note for note in answer.notes)
+    known = snap.run(archrag_search.search(Question("What about ERIN ?"), allowed))
+    assert known.references and not known.notes
+    assert not ask("What about ZOE ?")[0].found
+
+
+@pytest.mark.parametrize(("reply", "found"), [("Insufficient", False), ("ALICE", True)])
+def test_insufficient_answer_counts_as_not_found(reply: str, found: bool):
+    def answered(request: Request) -> Reply:
+        return ChatReply(reply) if request.prompt == "reduce" else toy_model.answer(request)
+
+    snap = Snapshot(tables(), in_order, answered)
+    env = given_of(snap, response_type="a word or name")
+    answer = snap.run(archrag_search.search(Question("What about ALICE ?"), env))
+    assert (answer.text, answer.found) == (reply, found)
 
 
 def test_small_level_is_read_completely():

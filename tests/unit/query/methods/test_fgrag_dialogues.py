@@ -21,13 +21,13 @@ from graphrag_ray.query.methods.fgrag_search import (
     QueryEntities,
     ask_entity_questions,
     fgrag_spec,
-    is_insufficient,
     list_query_entities,
     parse_names,
     parse_questions,
     summarise_entity,
 )
 from graphrag_ray.query.methods.map_reduce import reduce_spec
+from graphrag_ray.query.methods.single_context import is_insufficient
 
 CONTEXT = Context("data\n", {("Entities", 1): "aa", ("Relationships", 1): "bb"}, 5)
 SETTINGS, PROMPTS = parse_settings({}), load_prompts()

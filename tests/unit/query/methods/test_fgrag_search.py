@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer
-from graphrag_ray.query.methods.fgrag_search import MAX_LINKS, MAX_TOTAL, NEAREST, search
+from graphrag_ray.query.methods.fgrag_search import MAX_LINKS, MAX_TOTAL, MAX_WEAK, NEAREST, search
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
@@ -157,6 +158,58 @@ def test_strong_context_is_near_weak_context():
     ask(snap, "What about ALICE ?")
     searches = [(need.text, need.k) for need in snap.needs if isinstance(need, Search)]
     assert searches == [("ALICE", NEAREST), ("ALICE, BOB", NEAREST)]
+
+
+def test_strong_context_reaches_the_model_within_any_budget():
+    weak, strong = ([f"{kind} {n:03}" for n in range(120)] for kind in ("WEAK", "STRONG"))
+    rows = {"entities": [entity(name, n) for n, name in enumerate([*weak, *strong], 1)]}
+    hub = [link(weak[0], name, n) for n, name in enumerate(weak[1:], 1)]
+    rows["relationships"] = hub + [link(strong[0], name, n) for n, name in enumerate(strong[1:], 200)]
+    for row in rows["entities"]:
+        row["description"] = " ".join([f"{row['title']} sings."] * 20)
+
+    def find(search: Search) -> list[str]:
+        return [entity_id((strong if "WEAK" in search.text else weak)[0])]
+
+    question = "What about singing ?"
+
+    def read(**query: Any) -> tuple[Counter[str], Answer]:
+        snap = snapshot(rows, answer=replying(query_entities="singing"), find=find)
+        answer = ask(snap, question, **query)
+        names = {entity_id(name): name.split()[0] for name in (*weak, *strong)}
+        return Counter(names.get(r.id, r.id.split()[0]) for r in answer.contexts[0].records), answer
+
+    whole, answer = read(fgrag_context_tokens=100_000)
+    assert whole.total() == MAX_TOTAL and whole["STRONG"] == MAX_TOTAL - MAX_WEAK
+    assert not any("did not fit" in note for note in answer.notes)
+    part, answer = read(fgrag_context_tokens=2_000)
+    assert 0 < part["STRONG"] <= part["WEAK"] + 2 and part.total() < MAX_TOTAL
+    left_out = MAX_TOTAL - part.total()
+    assert f"{left_out} of 150 records that were reached did not fit into the contexts." in answer.notes
+
+
+def test_without_expansion_only_the_nearest_entities_are_read():
+    snap = snapshot()
+    answer = ask(snap, fgrag_expansion=False)
+    assert [[r.id for r in used.records] for used in answer.contexts[:2]] == [
+        [entity_id("ALICE")],
+        [entity_id("ERIN")],
+    ]
+    assert answer.found and len([need for need in snap.needs if isinstance(need, Search)]) == 2
+
+
+def test_without_summaries_one_call_answers_from_the_records_of_all_subjects():
+    snap = snapshot()
+    answer = ask(snap, fgrag_summaries=False)
+    assert dialogues(snap) == [("fgrag", 1, False), ("answer", 1, True)]
+    (context,) = answer.contexts
+    assert len(set(context.records)) == len(context.records) == len(PEOPLE) * 2 - 1
+    assert answer.found and answer.method == "fgrag" and "Looked up: ALICE; ERIN." in answer.notes
+    for row in (rows := tables())["entities"]:
+        row["description"] = " ".join([row["title"], "sings"] * 60)
+    answer = ask(snapshot(rows), fgrag_summaries=False, fgrag_context_tokens=300)
+    assert {entity_id("ALICE"), entity_id("ERIN")} <= {r.id for r in answer.contexts[0].records}
+    assert any("did not fit into the contexts." in note for note in answer.notes)
 
 
 def test_relationships_of_hub_are_limited():
