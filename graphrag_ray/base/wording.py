@@ -55,6 +55,14 @@ def collapse_whitespace(text: str, max_chars: int | None = None) -> str:
     return collapsed if max_chars is None else shorten(collapsed, max_chars)
 
 
+_MARKDOWN = re.compile(r"[\\`*\[\]<>]|:(?=//)")
+
+
+def escape_markdown(text: str) -> str:
+    """Escape Markdown, so that front ends show no images or links from the corpus."""
+    return _MARKDOWN.sub(r"\\\g<0>", text)
+
+
 def document_location(path: str, row: str) -> str:
     """Format the location of a document for people: "file" or "file, row 3"."""
     return f"{path}, row {row}" if row else path

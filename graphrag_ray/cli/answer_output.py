@@ -11,6 +11,7 @@ import click
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.wording import escape_control, plural, shorten
 from graphrag_ray.cli.console import format_cost, make_console
+from graphrag_ray.query.methods.answer import PASSAGES_HEADING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,6 +85,12 @@ def print_answer(
         for link in answer.chain:
             doubt = " (not found in its passage)" if link.references else " (no passage)"
             out.print(f"  {link.asked} → {link.found}{'' if link.stands else doubt}", soft_wrap=True)
+    if answer.passages:
+        out.print(f"\n{PASSAGES_HEADING}:")
+    for passage in answer.passages:
+        out.print(f"  {passage.place}: “{' '.join(passage.text.split())}”", soft_wrap=True)
+        if passage.words:
+            out.print(f"      matches: {', '.join(passage.words)}", style="dim", soft_wrap=True)
     section, references = "", answer.references
     all_cited, answer = index.show_or_note(
         answer, lambda: index.cited_records(references), "The cited records"

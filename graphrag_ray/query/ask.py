@@ -50,6 +50,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.methods.budget import has_budget, reduce_bound
 from graphrag_ray.query.methods.condense import with_history
+from graphrag_ray.query.methods.helpful_passages import with_passages
 from graphrag_ray.query.methods.levels import LevelSize
 from graphrag_ray.query.methods.method import (
     MAX_QUESTION_CHARACTERS,
@@ -214,7 +215,7 @@ class Index:
                 await asyncio.to_thread(self._check_snapshot_exists)
             if streamer and need.is_answer and need.numbering is not None:
                 number = await _run_method(short_numbers(records_in(need.numbering)), fulfil)
-                streamer.create_parser = partial(StreamedText, need.numbering, number)
+                streamer.begin(partial(StreamedText, need.numbering, number))
             outcomes = await asker.run(
                 need.phase, need.factories, need.is_answer, streamer if need.is_answer else None
             )
@@ -223,7 +224,7 @@ class Index:
 
         with traces.question_span(ask.method, self.manifest.number) as note:
             try:
-                search = methods.get_method(ask.method).search
+                search = with_passages(methods.get_method(ask.method).search)
                 answer = await _run_method(with_history(search, ask, env), fulfil)
                 if not isinstance(answer, Answer):
                     raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")

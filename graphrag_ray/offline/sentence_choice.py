@@ -1,0 +1,137 @@
+"""Choose the sentences that answer a question, and those that only may help.
+
+A sentence is judged with its neighbours and the title of its record, because a text names its subject once. A
+sentence answers if this window has the rarest specific term of the question and enough of its other terms,
+and the sentence has the number or date that the question asks for. All other sentences only may help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.offline.lexicon import LEXICON
+from graphrag_ray.offline.question_terms import RARE, QuestionTerms
+from graphrag_ray.offline.quotations import Floats, content_stems, find_words
+
+PREVIOUS, FOLLOWING, TITLE = 0.8, 0.6, 0.8
+"""How much a term counts that the neighbours or the title have instead of the sentence."""
+MIN_REST = 0.4
+"""Share of the terms other than the rarest that the window of an answer must contain."""
+VERB = 0.5
+"""Weight of a verb in this share. Other terms have weight 1."""
+WITHOUT_KIND = 0.5
+"""Factor for a sentence that lacks what the question asks for, such as a name other than those in it."""
+
+_DIGIT = re.compile(r"\d|[一二三四五六七八九十百千万億亿兩两]")
+_YEAR = re.compile(r"\d{3,4}|\d\d?(?:st|nd|rd|th)\b|\d[./]\d|\d\s?[年月日년월일]")
+_NUMBER_WORDS = frozenset(
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion "
+    "dozen half twice once".split()
+)
+_REASON = re.compile(
+    r"\b(?:because|since|due to|caused?|owing|reason|therefore|weil|wegen|ursache|denn|parce|à cause|porque|debido|"
+    r"perché|causa|omdat|потому|из-за|причин\w*)|因为|原因|由于|ため|क्योंकि|कारण|بسبب",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The sentences of a record and its title. `adjacent`: the sentences follow each other in a text."""
+
+    title: str
+    sentences: Sequence[str]
+    adjacent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """One value per sentence, in the order of the groups.
+
+    Attributes:
+        relevance: How well the sentence relates the terms of the question, 0–1.
+        coverage: Weighted share of the terms in its window, 0–1.
+        answers: Whether it may answer the question.
+        terms: The terms in the sentence itself.
+    """
+
+    relevance: Floats
+    coverage: Floats
+    answers: npt.NDArray[np.bool_]
+    terms: Sequence[frozenset[str]]
+
+
+def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
+    """Rank sentences by the share of the question's terms in their windows, weighted by rarity."""
+    columns = {term: i for i, term in enumerate(question.terms)}
+    n, n_terms = sum(len(g.sentences) for g in groups), len(columns)
+    own, title = np.zeros((n, n_terms)), np.zeros((n, n_terms))
+    before, after = np.zeros((n, n_terms)), np.zeros((n, n_terms))
+    found: list[frozenset[str]] = []
+    kind = np.ones(n)
+    has_kind = np.ones(n, dtype=bool)
+    for group in groups:
+        start = len(found)
+        in_title = [columns[t] for t in question.found_in(content_stems(group.title))]
+        for text in group.sentences:
+            row, terms = len(found), question.found_in(content_stems(text))
+            found.append(terms)
+            own[row, [columns[t] for t in terms]] = 1
+            title[row, in_title] = 1
+            kind[row], has_kind[row] = _kind_of(question, text) if terms else (1.0, True)
+        if group.adjacent and len(found) > start + 1:
+            before[start + 1 : len(found)] = own[start : len(found) - 1]
+            after[start : len(found) - 1] = own[start + 1 : len(found)]
+    if not n or not n_terms:
+        return Ranking(np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool), found)
+    window = np.maximum.reduce([own, PREVIOUS * before, FOLLOWING * after, TITLE * title])
+    window *= own.any(axis=1)[:, None]
+    frequency = np.maximum(own, title).sum(axis=0)
+    rarity = np.log1p((n - frequency + 0.5) / (frequency + 0.5)) / log(1 + (n + 0.5) / 0.5)
+    weight = np.fromiter(question.terms.values(), np.float64) * (0.25 + 0.75 * rarity)
+    coverage = window @ weight / weight.sum()
+    # Names, numbers and unusual words are specific. The rarest of them decides what the question is about.
+    specific = [columns[t] for t, w in question.terms.items() if w >= RARE]
+    specific = specific or [columns[t] for t in question.things]
+    lowest = min(frequency[i] for i in specific)
+    rarest = [i for i in specific if frequency[i] == lowest]
+    answers = (window[:, rarest].max(axis=1) > 0) & has_kind
+    rest = np.zeros(n)
+    total = 0.0
+    for unit in question.units:
+        members = [columns[t] for t in unit]
+        if set(members).isdisjoint(rarest):
+            share = VERB if set(unit) <= set(question.verbs) else 1.0
+            rest, total = rest + share * window[:, members].max(axis=1), total + share
+    if total:
+        answers &= rest >= MIN_REST * total
+    return Ranking(coverage * kind, coverage, answers, found)
+
+
+def _kind_of(question: QuestionTerms, text: str) -> tuple[float, bool]:
+    """Return a factor for what the question asks for, and whether the sentence has a number or date if it must."""
+    words = [m.group() for m in find_words(text)]
+    if question.asks_for == "reason":
+        return (1.0 if _REASON.search(text) else WITHOUT_KIND), True
+    if question.asks_for == "person":
+        known = set(question.stems)
+        named = any(
+            w[0].isupper() and (i or not LEXICON.is_ordinary(w.lower())) and known.isdisjoint(content_stems(w))
+            for i, w in enumerate(words)
+        )
+        return (1.0 if named or not any(c.isupper() for c in text) else WITHOUT_KIND), True
+    if question.asks_for:
+        lower = {w.lower() for w in words}
+        number, year = _DIGIT.search(text), _YEAR.search(text)
+        has = not lower.isdisjoint(_NUMBER_WORDS) or number if question.asks_for == "number" else year
+        has = bool(has) or (question.asks_for == "date" and not lower.isdisjoint(LEXICON.calendar))
+        # Words for numbers and months are known in English only.
+        return (1.0 if has else WITHOUT_KIND), has or not text.isascii()
+    return 1.0, True
