@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from graphrag_ray.base.context_records import SECTIONS, parse_sections, write_reference
 from graphrag_ray.base.declarations import REPORT_SECTIONS
-from graphrag_ray.corpus.quotes import is_searchable, quotations_in
+from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, is_searchable, quotations_in
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import list_subjects, read_question
 from graphrag_ray.offline.quotations import (
@@ -32,7 +33,7 @@ from graphrag_ray.offline.quotations import (
     stands_alone,
 )
 from graphrag_ray.offline.sentence_choice import Group, rank_sentences
-from graphrag_ray.offline.sentences import split_sentences, without_label
+from graphrag_ray.offline.sentences import fold, split_sentences, without_label
 
 Variables = Mapping[str, str]
 MAX_QUOTES, MAX_REDUCE_QUOTES = 10, 14
@@ -50,6 +51,7 @@ _MORE_TO_COME = "looked up then"  # In the prompt if the next step can look up m
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _SCORED = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
+_HEADING_MARK = re.compile(r"(?:^|\s)#{1,6}\s")
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
 _RECORD_TITLES = {
     "Sources": "{document}",
@@ -69,6 +71,7 @@ class Record:
     title: str
     sentences: tuple[str, ...]
     rating: float = 5.0
+    text: str = ""  # The text whose adjacent sentences they are.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,12 @@ def records_of(context: str) -> list[Record]:
         for row in sections.get(section, ()):
             title = form.format_map({"document": "", **row})
             # Speaker labels are removed. A sentence must occur verbatim in its text.
-            text = row.get("text" if section == "Sources" else "description")
-            texts = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
+            text = row.get("text" if section == "Sources" else "description") or ""
+            blocks = _HEADING_MARK.split(text)
+            texts = dict.fromkeys(without_label(s) for block in blocks for s in split_sentences(block))
             sentences = tuple(s for s in texts if s and is_balanced(s) and is_searchable(s))
-            records.append(Record(section, row["id"], title, sentences))
+            adjacent = fold(text) if section == "Sources" else ""
+            records.append(Record(section, row["id"], title, sentences, text=adjacent))
     return records
 
 
@@ -111,8 +116,9 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
     part: maximum share of the reply's length for quotations.
     """
     question, records = read_question(asked), records_of(variables["context"])
-    groups = [Group(r.title, r.sentences, r.section == "Sources") for r in records]
+    groups = [Group(r.title, r.sentences, bool(r.text)) for r in records]
     texts = [s for r in records for s in r.sentences]
+    flat = [content_stems(t) for t in texts]
     owner = [i for i, r in enumerate(records) for _ in r.sentences]
     ranking = rank_sentences(question, groups)
     relevance, may_answer, coverage = ranking.relevance, ranking.answers, ranking.coverage
@@ -125,11 +131,11 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
         )
         relevance = relevance + 0.01 * np.array([records[i].rating for i in owner])
         relevance += 0.1 * np.array([1 / (1 + i) for r in records for i in range(len(r.sentences))])
+        relevance += 0.2 * _centrality(flat)
     if not may_answer.any():
         return []
     relevance = relevance * may_answer * np.array([stands_alone(t) for t in texts])
     relevance[relevance < MIN_RELEVANCE * relevance.max()] = 0
-    flat = [content_stems(t) for t in texts]
     chosen = _spread(relevance, flat, owner, MAX_QUOTES, texts, part * room_in(variables, 1000))
     # The score combines how much of the question the best record covers, and how many records cover it well.
     shares = np.zeros(len(records))
@@ -151,8 +157,21 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
         for holder in dict.fromkeys([record, *holders[texts[i].casefold()]]):
             by_section.setdefault(holder.section, []).append(holder.number)
         reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
-        quotes.append(Quote(texts[i], record.title.replace("*", ""), reference, flat[i], score))
+        text = texts[i]
+        if not quotes and not question.whole and record.text and i + 1 < len(texts) and owner[i + 1] == owner[i]:
+            # The sentence after the best one often completes it: a cause, a name, a figure.
+            longer = f"{text} {texts[i + 1]}"
+            if len(longer) <= MAX_QUOTE_CHARACTERS and longer in record.text and is_balanced(longer):
+                text = longer
+        quotes.append(Quote(text, record.title.replace("*", ""), reference, content_stems(text), score))
     return quotes
+
+
+def _centrality(sentences: Sequence[Sequence[str]]) -> Floats:
+    """Return the mean frequency of each sentence's words in all sentences, scaled to a maximum of 1."""
+    frequency = Counter(word for words in sentences for word in set(words))
+    means = np.array([sum(frequency[w] for w in set(words)) / (3 + len(set(words))) for words in sentences])
+    return means / max(1e-9, float(means.max(initial=0.0)))
 
 
 def _spread(

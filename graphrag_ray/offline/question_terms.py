@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Literal, TypeAlias
 
 from graphrag_ray.offline.lexicon import LEXICON
@@ -47,6 +47,7 @@ QUESTION_WORDS: Mapping[str, AskedFor] = {
     **dict.fromkeys(_OTHER_WORDS.split(), ""),
     **{word: kind for kind, words in _KINDS.items() for word in words.split()},
 }
+_CONJUNCTIONS = frozenset("and und et y e и og och en i ve और".split())
 _HOW_MANY = re.compile(
     r"\bhow (?:many|much|long|old|far|high|deep|large|big|often|tall|wide|fast)\b|"
     r"\b(?:what|which) (?:\w+ )?(?:number|amount|sum|price|cost|percentage|share)\b|\bby what vote\b",
@@ -70,7 +71,7 @@ class QuestionTerms:
     whole: bool  # The question is about the whole corpus.
     verbs: tuple[str, ...] = ()  # Terms used as verbs.
     asks_for: AskedFor = ""
-    units: tuple[tuple[str, ...], ...] = ()  # The terms, with adjacent names together.
+    parts: tuple[tuple[tuple[str, ...], ...], ...] = ()  # Units (a term, or adjacent names) by coordinated part.
 
     @property
     def things(self) -> tuple[str, ...]:
@@ -108,6 +109,7 @@ def read_question(question: str) -> QuestionTerms:
     names: set[str] = set()
     verbs: dict[str, bool] = {}
     units: list[tuple[str, ...]] = []
+    cuts: list[int] = []
     matches = list(find_words(question))
     lower_words = [m.group().lower() for m in matches]
     in_phrase = _phrases(question, matches)
@@ -123,6 +125,8 @@ def read_question(question: str) -> QuestionTerms:
                     terms[run], spelled[run], verbs[run] = RARE, run, False
                     units.append((run,))
             continue
+        if lower in _CONJUNCTIONS:
+            cuts.append(len(units))
         stems = content_stems(word)
         known = lower in QUESTION_WORDS and (lower not in LEXICON.ordinary or lower in LEXICON.stop)
         if not stems or known or lower in function_words:
@@ -154,8 +158,15 @@ def read_question(question: str) -> QuestionTerms:
     used_as_verbs = tuple(t for t, only in verbs.items() if only and terms[t] < 1)
     return QuestionTerms(
         *(terms, tuple(spelled.values()), frozenset(names), stems_of_all, whole, used_as_verbs),
-        *(_asked_for(question, lower_words), tuple(units)),
+        *(_asked_for(question, lower_words), _parts(units, cuts)),
     )
+
+
+def _parts(units: list[tuple[str, ...]], cuts: list[int]) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """Divide a question at its conjunctions if each part has several terms, and so can be answered alone."""
+    parts = [tuple(units[a:b]) for a, b in pairwise([0, *cuts, len(units)])]
+    whole = (tuple(units),) if units else ()
+    return tuple(parts) if all(sum(map(len, part)) > 1 for part in parts) else whole
 
 
 def _asked_for(question: str, words: list[str]) -> AskedFor:

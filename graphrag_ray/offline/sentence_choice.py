@@ -1,8 +1,8 @@
 """Choose the sentences that answer a question, and those that only may help.
 
 A sentence is judged with its neighbours and the title of its record, because a text names its subject once. A
-sentence answers if this window has the rarest specific term of the question and enough of its other terms,
-and the sentence has the number or date that the question asks for. All other sentences only may help.
+sentence answers a part of the question if this window has its rarest specific term and enough of its other
+terms, and the sentence has the number or date that the question asks for. All other sentences only may help.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from graphrag_ray.offline.quotations import Floats, content_stems, find_words
 
 PREVIOUS, FOLLOWING, TITLE = 0.8, 0.6, 0.8
 """How much a term counts that the neighbours or the title have instead of the sentence."""
-MIN_REST = 0.4
-"""Share of the terms other than the rarest that the window of an answer must contain."""
-VERB = 0.5
-"""Weight of a verb in this share. Other terms have weight 1."""
+MIN_REST = 0.5
+"""Share of the terms other than the rarest, by rarity, that the window of an answer must contain."""
+MIN_WEIGHT = 0.8
+"""Minimum weight of a term, because a verb relates the other terms."""
 WITHOUT_KIND = 0.5
 """Factor for a sentence that lacks what the question asks for, such as a name other than those in it."""
 
@@ -89,30 +89,38 @@ def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
         if group.adjacent and len(found) > start + 1:
             before[start + 1 : len(found)] = own[start : len(found) - 1]
             after[start : len(found) - 1] = own[start + 1 : len(found)]
+            before[[i for i in range(start, len(found)) if _opens_with_name(group.sentences[i - start])]] = 0
     if not n or not n_terms:
         return Ranking(np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool), found)
     window = np.maximum.reduce([own, PREVIOUS * before, FOLLOWING * after, TITLE * title])
     window *= own.any(axis=1)[:, None]
     frequency = np.maximum(own, title).sum(axis=0)
     rarity = np.log1p((n - frequency + 0.5) / (frequency + 0.5)) / log(1 + (n + 0.5) / 0.5)
-    weight = np.fromiter(question.terms.values(), np.float64) * (0.25 + 0.75 * rarity)
+    rarity = 0.25 + 0.75 * rarity
+    weight = np.maximum(np.fromiter(question.terms.values(), np.float64), MIN_WEIGHT) * rarity
     coverage = window @ weight / weight.sum()
-    # Names, numbers and unusual words are specific. The rarest of them decides what the question is about.
-    specific = [columns[t] for t, w in question.terms.items() if w >= RARE]
-    specific = specific or [columns[t] for t in question.things]
-    lowest = min(frequency[i] for i in specific)
-    rarest = [i for i in specific if frequency[i] == lowest]
-    answers = (window[:, rarest].max(axis=1) > 0) & has_kind
-    rest = np.zeros(n)
-    total = 0.0
-    for unit in question.units:
-        members = [columns[t] for t in unit]
-        if set(members).isdisjoint(rarest):
-            share = VERB if set(unit) <= set(question.verbs) else 1.0
-            rest, total = rest + share * window[:, members].max(axis=1), total + share
-    if total:
-        answers &= rest >= MIN_REST * total
+    answers = np.zeros(n, dtype=bool)
+    for units in question.parts:
+        members = [columns[t] for unit in units for t in unit]
+        # Names, numbers and unusual words are specific. The rarest decides what the question is about.
+        specific = [i for i in members if weight[i] >= RARE * rarity[i]] or members
+        lowest = min(frequency[i] for i in specific)
+        rarest = {i for i in specific if frequency[i] == lowest}
+        related, total = np.zeros(n), 0.0
+        for unit in units:
+            of_unit = [columns[t] for t in unit]
+            if rarest.isdisjoint(of_unit):
+                share = max(rarity[i] for i in of_unit)
+                related, total = related + share * window[:, of_unit].max(axis=1), total + share
+        answers |= (window[:, list(rarest)].max(axis=1) > 0) & (related >= MIN_REST * total)
+    answers &= has_kind
     return Ranking(coverage * kind, coverage, answers, found)
+
+
+def _opens_with_name(text: str) -> bool:
+    """Whether a sentence has a subject of its own, so that it does not continue the one before it."""
+    first = next(find_words(text), None)
+    return first is not None and first.group()[0].isupper() and not LEXICON.is_ordinary(first.group().lower())
 
 
 def _kind_of(question: QuestionTerms, text: str) -> tuple[float, bool]:

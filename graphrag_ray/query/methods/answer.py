@@ -53,7 +53,7 @@ class Passage:
     Attributes:
         document: Its document: "file" or "file, row 3".
         start, end: Position in the document's text, in characters.
-        words: Words of the question in its best sentence, as written in the question.
+        words: Words of the question in it, as written in the question.
         number: Short number of its chunk: `graphrag-ray inspect source NUMBER`.
     """
 

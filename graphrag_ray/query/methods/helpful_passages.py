@@ -6,6 +6,7 @@ calls no model. Their sentences are ranked as the offline engine ranks them (`of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from graphrag_ray.base.wording import document_location
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.quotes import quotation_end
 from graphrag_ray.offline.question_terms import read_question
-from graphrag_ray.offline.quotations import stands_alone
+from graphrag_ray.offline.quotations import content_stems, stands_alone
 from graphrag_ray.offline.sentence_choice import Group, rank_sentences
 from graphrag_ray.query.methods.answer import Answer, Passage
 from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
@@ -31,6 +32,8 @@ MAX_UNMATCHED = 2
 MAX_CANDIDATES = 20
 """Maximum number of chunks that the method read, and of chunks that the search finds."""
 PASSAGE_CHARACTERS = 400
+REPEATED = 0.7
+"""Factor for a word of the question for every passage chosen before that contains it."""
 RANK_WEIGHT = 0.2
 """Weight of a chunk's rank in the search, compared with the relevance of a sentence."""
 
@@ -96,10 +99,10 @@ def _best_passages(
             continue
         rows = slice(first, first + len(of_unit))
         first += len(of_unit)
-        quality = [stands_alone(text) for text in groups[rank_].sentences]
-        best = int(np.argmax(ranking.relevance[rows] * (0.5 + 0.5 * np.array(quality))))
-        matched = ranking.terms[rows][best] if terms.terms else frozenset[str]()
+        quality = np.array([stands_alone(text) for text in groups[rank_].sentences])
+        best = int(np.argmax(ranking.relevance[rows] * (0.5 + 0.5 * quality)))
         start, end = _window(unit["text"], of_unit, best)
+        matched = terms.found_in(content_stems(unit["text"][start:end]))
         passage = Passage(
             document=document_location(document.get("path") or "", document.get("row") or ""),
             start=(unit["start"] or 0) + start,
@@ -109,9 +112,24 @@ def _best_passages(
             number=unit["human_readable_id"],
         )
         ranked.append((float(ranking.relevance[rows][best]) + RANK_WEIGHT / (1 + rank_), passage))
-    chosen = [passage for _, passage in sorted(ranked, key=lambda pair: -pair[0])]
-    matching = [passage for passage in chosen if passage.words]
-    return tuple(matching[:MAX_PASSAGES] or chosen[:MAX_UNMATCHED])
+    return _diverse([pair for pair in ranked if pair[1].words]) or tuple(
+        passage for _, passage in ranked[:MAX_UNMATCHED]
+    )
+
+
+def _diverse(ranked: list[tuple[float, Passage]]) -> tuple[Passage, ...]:
+    """Choose the best passages, preferring those with words that the passages chosen before lack."""
+    chosen: list[Passage] = []
+    shown: Counter[str] = Counter()
+    while ranked and len(chosen) < MAX_PASSAGES:
+        values = [
+            value * sum(REPEATED ** shown[word] for word in passage.words) / len(passage.words)
+            for value, passage in ranked
+        ]
+        _, best = ranked.pop(int(np.argmax(values)))
+        chosen.append(best)
+        shown.update(best.words)
+    return tuple(chosen)
 
 
 def _window(text: str, spans: Sequence[tuple[int, int]], best: int) -> tuple[int, int]:
