@@ -149,7 +149,7 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
     for record in records:
         for text in record.sentences:
             holders.setdefault(text.casefold(), []).append(record)
-    quotes = []
+    quotes: list[Quote] = []
     for i in chosen:
         record = records[owner[i]]
         by_section: dict[str, list[str]] = {}
@@ -163,6 +163,8 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
             longer = f"{text} {texts[i + 1]}"
             if len(longer) <= MAX_QUOTE_CHARACTERS and longer in record.text and is_balanced(longer):
                 text = longer
+        if quotes and text in quotes[0].text:
+            continue
         quotes.append(Quote(text, record.title.replace("*", ""), reference, content_stems(text), score))
     return quotes
 

@@ -185,7 +185,7 @@ def _foreign_function_words(words: list[str]) -> frozenset[str]:
     counts = Counter(
         language for word in words for language, known in _FUNCTION_WORDS.items() if word in known
     )
-    counts.subtract({"english": 0})
+    counts["english"] -= 2 * any(word in QUESTION_WORDS and word not in LEXICON.ordinary for word in words)
     language = max(counts, key=lambda name: (counts[name], name == "english"))
     return frozenset() if language == "english" else _FUNCTION_WORDS[language]
 
