@@ -7,7 +7,8 @@ The demo corpus is compared with its truth.yaml, and the passages (from 2wiki) w
 podcast folder contains one .txt file per chunk; the first line of each repeats the file name. The script
 prints a table per corpus. --known asks an existing index with every search method, and checks answers and
 passages for the facts in a file of questions (each with `answer`, a wording or a list of them; an empty list
-if the corpus does not have the fact). --mistakes lists mistakes in the tuning passages only, because inspecting those in
+if the corpus does not have the fact). --mistakes lists mistakes in the tuning passages only, because
+inspecting those in
 the other passages would invalidate them as a test set.
 """
 
@@ -297,7 +298,7 @@ def pair(a: str, b: str) -> tuple[str, str]:
 
 
 OUTCOMES = {"right": "+", "passages": "p", "wrong": "x", "nothing": "."}
-"""Outcomes of a question: the fact is in the answer, only in the passages that are shown instead, or neither."""
+"""Whether the fact is in the answer, only in the passages that are shown instead, or in neither."""
 
 
 def outcome_of(answer: Answer, wordings: Sequence[str]) -> str:

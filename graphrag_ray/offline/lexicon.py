@@ -31,7 +31,7 @@ class Lexicon:
 
     @cached_property
     def _words(self) -> dict[str, list[str]]:
-        return _read("lexicon.txt")
+        return read_sections("lexicon.txt")
 
     @cached_property
     def function(self) -> frozenset[str]:
@@ -88,7 +88,7 @@ class Lexicon:
     @cached_property
     def cues(self) -> dict[str, frozenset[str]]:
         """The sections of cues.txt. Sections x_noun and x_verb are inflected; x is their union."""
-        sections = _read("cues.txt")
+        sections = read_sections("cues.txt")
         cues = {name: frozenset(values) for name, values in sections.items()}
         for name, values in sections.items():
             kind, _, part = name.rpartition("_")
@@ -133,7 +133,7 @@ class Lexicon:
 LEXICON = Lexicon()
 
 
-def _read(name: str) -> dict[str, list[str]]:
+def read_sections(name: str) -> dict[str, list[str]]:
     """Read the sections of a lexicon file. Entries are separated by whitespace, phrases by `|`."""
     text = (files("graphrag_ray.offline") / name).read_text("utf-8")
     sections: dict[str, list[str]] = {}

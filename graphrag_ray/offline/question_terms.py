@@ -1,8 +1,7 @@
-"""Analyse a question in any script: find its content terms, what it asks for, and whether it is about the corpus.
+"""Analyse a question in any script: its content terms, what it asks for, and whether it is about the corpus.
 
 A question about the whole corpus (themes, trends, what guests talk about) contains words for the corpus
-itself. They are not terms, and neither are question words. These are known for the languages of
-`QUESTION_WORDS`; the kinds of English words come from the lexicon.
+itself. They are not terms, and neither are question words (question_words.txt).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-from graphrag_ray.offline.lexicon import LEXICON
+from graphrag_ray.offline.lexicon import LEXICON, read_sections
 from graphrag_ray.offline.quotations import NONE, content_stems, find_words, number_in
 from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, is_unspaced
 
@@ -26,28 +25,14 @@ RARE = 2.0  # Weight of names, numbers and unusual words. Ordinary words have we
 WEAK = 0.4  # Weight of a verb, which says less than its subject and object.
 RUN_SHARE = 0.5  # Share of the character pairs of a term in a script without spaces that a text must contain.
 
-_KINDS: Mapping[AskedFor, str] = {
-    "person": "who whom whose wer wen wem wessen qui quién quien quiénes chi quem vem hvem kuka kto кто кого кому кем "
-    "किसने किसे कौन किसका من 谁 誰 だれ 누가 누구 ใคร",
-    "date": "when wann quand cuándo cuando quando när hvornår milloin kiedy когда कब متى 什么时候 何时 何時 いつ 哪年 哪一年 언제 "
-    "เมื่อไหร่",
-    "number": "wieviel wieviele viel viele combien cuánto cuánta cuántos cuántas quanto quanti quante quantos hoeveel ile "
-    "сколько कितने कितना कितनी كم 多少 几 幾 いくつ いくら 何人 何個 몇 เท่าไร",
-    "reason": "why caused cause reason warum wieso weshalb ursache pourquoi perché varför hvorfor miksi dlaczego почему "
-    "зачем क्यों لماذا 为什么 為什麼 なぜ 왜 ทำไม",
-}
-_OTHER_WORDS = (
-    "was welche welcher welches welchen wo wohin wie quoi quel quelle quels quelles où comment qué cuál cuáles dónde "
-    "cómo che cosa quale quali dove wat waar hoe wie vad var hvad hvor jak gdzie co что какой какая какие какое где куда "
-    "как क्या कहाँ कहां कैसे कैसा कौनसा ما ماذا هل أين كيف 什么 什麼 哪里 哪裡 哪儿 哪个 哪 怎么 怎麼 如何 是否 吗 呢 吧 的 是 了 在 有 和 "
-    "与 由 被 把 这 那 何 어디 무엇 어떤 อะไร ที่ไหน"
-)
-"""Other question words and, for scripts without spaces, the particles that separate the terms of a question."""
+_WORDS = read_sections("question_words.txt")
 QUESTION_WORDS: Mapping[str, AskedFor] = {
-    **dict.fromkeys(_OTHER_WORDS.split(), ""),
-    **{word: kind for kind, words in _KINDS.items() for word in words.split()},
+    word: kind
+    for section, kind in (("other", ""), *((k, k) for k in get_args(AskedFor) if k))
+    for word in _WORDS[section]
 }
-_CONJUNCTIONS = frozenset("and und et y e и og och en i ve और".split())
+"""What question words ask for and, for scripts without spaces, the particles between a question's terms."""
+_CONJUNCTIONS = frozenset(_WORDS["conjunction"])
 _HOW_MANY = re.compile(
     r"\bhow (?:many|much|long|old|far|high|deep|large|big|often|tall|wide|fast)\b|"
     r"\b(?:what|which) (?:\w+ )?(?:number|amount|sum|price|cost|percentage|share)\b|\bby what vote\b",
@@ -71,7 +56,9 @@ class QuestionTerms:
     whole: bool  # The question is about the whole corpus.
     verbs: tuple[str, ...] = ()  # Terms used as verbs.
     asks_for: AskedFor = ""
-    parts: tuple[tuple[tuple[str, ...], ...], ...] = ()  # Units (a term, or adjacent names) by coordinated part.
+    parts: tuple[
+        tuple[tuple[str, ...], ...], ...
+    ] = ()  # Units (a term, or adjacent names) by coordinated part.
 
     @property
     def things(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
 from graphrag_ray.corpus.quotes import quotations_in
 from graphrag_ray.offline.extraction_reply import CONVERSE
-from graphrag_ray.offline.lexicon import LEXICON
+from graphrag_ray.offline.lexicon import LEXICON, read_sections
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
 from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, is_unspaced, stem_word, word_pattern
 
@@ -33,22 +33,7 @@ _SUFFIX = re.compile(
     r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|es?|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
     r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
 )
-_IRREGULAR = {
-    form: forms[0]
-    for forms in map(
-        str.split,
-        "become became/begin began begun/bring brought/build built/buy bought/catch caught/choose chose chosen/cut "
-        "cutting/deal dealt/draw drew drawn/drive drove driven/eat ate eaten/fall fell fallen/feel felt/fight fought/find "
-        "found/fly flew flown/forbid forbade forbidden/get got gotten/give gave given/go went gone/grow grew grown/hear "
-        "heard/hide hid hidden/hold held/keep kept/know knew known/lay laid/lead led/leave left/lend lent/lose lost/make "
-        "made/mean meant/meet met/pay paid/rise rose risen/run ran/say said/see saw seen/sell sold/send sent/shake shook "
-        "shaken/shoot shot/show shown/sing sang sung/sink sank sunk/sit sat/speak spoke spoken/spend spent/stand stood/"
-        "steal stole stolen/strike struck/swear swore sworn/swim swam swum/take took taken/teach taught/tell told/think "
-        "thought/throw threw thrown/wear wore worn/win won/write wrote written".split("/"),
-    )
-    for form in forms
-}
-"""Inflected forms of irregular verbs -> base form."""
+_IRREGULAR = dict(pair.split("=") for pair in read_sections("question_words.txt")["irregular"])
 MAX_SENTENCES = 240  # Maximum number of sentences to compare, because the number of pairs is quadratic.
 
 _ASCII_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -69,8 +54,8 @@ def find_words(text: str) -> Iterator[re.Match[str]]:
 def stem(word: str) -> str:
     """Stem a lower-case word: remove the longest listed suffix that leaves four letters.
 
-    This is deliberately coarser than Porter (1980), so that innovate, innovation and innovative match. Forms of
-    irregular verbs have the stem of their base.
+    This is deliberately coarser than Porter (1980), so that innovate, innovation and innovative match. Forms
+    of irregular verbs have the stem of their base.
     """
     if not word.isalpha() or len(word) < 3:
         return word

@@ -15,7 +15,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.offline.lexicon import LEXICON
+from graphrag_ray.offline.lexicon import LEXICON, read_sections
 from graphrag_ray.offline.question_terms import RARE, QuestionTerms
 from graphrag_ray.offline.quotations import Floats, content_stems, find_words
 
@@ -30,14 +30,10 @@ WITHOUT_KIND = 0.5
 
 _DIGIT = re.compile(r"\d|[一二三四五六七八九十百千万億亿兩两]")
 _YEAR = re.compile(r"\d{3,4}|\d\d?(?:st|nd|rd|th)\b|\d[./]\d|\d\s?[年月日년월일]")
-_NUMBER_WORDS = frozenset(
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion "
-    "dozen half twice once".split()
-)
+_NUMBER_WORDS = frozenset(read_sections("question_words.txt")["number_word"])
 _REASON = re.compile(
-    r"\b(?:because|since|due to|caused?|owing|reason|therefore|weil|wegen|ursache|denn|parce|à cause|porque|debido|"
-    r"perché|causa|omdat|потому|из-за|причин\w*)|因为|原因|由于|ため|क्योंकि|कारण|بسبب",
+    r"\b(?:because|since|due to|caused?|owing|reason|therefore|weil|wegen|ursache|denn|parce|à cause|"
+    r"porque|debido|perché|causa|omdat|потому|из-за|причин\w*)|因为|原因|由于|ため|क्योंकि|कारण|بسبب",
     re.IGNORECASE,
 )
 
@@ -93,7 +89,7 @@ def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
     if not n or not n_terms:
         return Ranking(np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool), found)
     window = np.maximum.reduce([own, PREVIOUS * before, FOLLOWING * after, TITLE * title])
-    window *= own.any(axis=1)[:, None]
+    window *= own.max(axis=1, keepdims=True)
     frequency = np.maximum(own, title).sum(axis=0)
     rarity = np.log1p((n - frequency + 0.5) / (frequency + 0.5)) / log(1 + (n + 0.5) / 0.5)
     rarity = 0.25 + 0.75 * rarity
@@ -124,22 +120,25 @@ def _opens_with_name(text: str) -> bool:
 
 
 def _kind_of(question: QuestionTerms, text: str) -> tuple[float, bool]:
-    """Return a factor for what the question asks for, and whether the sentence has a number or date if it must."""
+    """Return a factor for what the question asks for, and whether the sentence has the number or date."""
     words = [m.group() for m in find_words(text)]
     if question.asks_for == "reason":
         return (1.0 if _REASON.search(text) else WITHOUT_KIND), True
     if question.asks_for == "person":
         known = set(question.stems)
         named = any(
-            w[0].isupper() and (i or not LEXICON.is_ordinary(w.lower())) and known.isdisjoint(content_stems(w))
+            w[0].isupper()
+            and (i or not LEXICON.is_ordinary(w.lower()))
+            and known.isdisjoint(content_stems(w))
             for i, w in enumerate(words)
         )
         return (1.0 if named or not any(c.isupper() for c in text) else WITHOUT_KIND), True
     if question.asks_for:
         lower = {w.lower() for w in words}
-        number, year = _DIGIT.search(text), _YEAR.search(text)
-        has = not lower.isdisjoint(_NUMBER_WORDS) or number if question.asks_for == "number" else year
-        has = bool(has) or (question.asks_for == "date" and not lower.isdisjoint(LEXICON.calendar))
+        if question.asks_for == "number":
+            has = bool(_DIGIT.search(text)) or not lower.isdisjoint(_NUMBER_WORDS)
+        else:
+            has = bool(_YEAR.search(text)) or not lower.isdisjoint(LEXICON.calendar)
         # Words for numbers and months are known in English only.
         return (1.0 if has else WITHOUT_KIND), has or not text.isascii()
     return 1.0, True

@@ -417,8 +417,9 @@ class Index:
         Args:
             questions: Texts, or rows with a column `question` and optionally `id`: dictionaries, a pandas or
                 Arrow table, or a `ray.data.Dataset`.
-            out: A .parquet file for the answers. The replies of models are stored next to it, and repeating
-                the call with the same `out` reuses them. All machines need access to it. None stores nothing.
+            out: A .parquet, .jsonl or .csv file for the answers. The replies of models are stored next to it,
+                and repeating the call with the same `out` reuses them. All machines need access to it. None
+                stores nothing.
             on_ray: Run on Ray at `address`, which is found or started as by `build_index`. None runs on Ray
                 if `questions` is a dataset, and in this process otherwise.
 

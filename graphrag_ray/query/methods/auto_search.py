@@ -59,7 +59,9 @@ def search(question: Question, env: SearchEnv) -> Method:
     named = [(rows[id_]["title"], len(rows[id_]["text_unit_ids"])) for id_ in order if id_ in sure]
     n_rows = env.n_rows
     local = bool(n_rows.get("embeddings_entity"))
-    hybrid = search_index_table("text_unit", "keyword") in n_rows and n_rows.get("embeddings_text_unit", 0) > 0
+    hybrid = (
+        search_index_table("text_unit", "keyword") in n_rows and n_rows.get("embeddings_text_unit", 0) > 0
+    )
     reports = bool(env.settings.hierarchies)
     method, reason = route(
         question.text,
@@ -136,7 +138,10 @@ def route(
     if not reports:
         return "ppr", "the index was made with --build names and has no reports"
     if is_about_corpus(text) or not hybrid:
-        return "global", "the question is about the whole corpus" if hybrid else "the index has no search index"
+        return (
+            "global",
+            "the question is about the whole corpus" if hybrid else "the index has no search index",
+        )
     return "hybrid", "the question is not about the whole corpus"
 
 
