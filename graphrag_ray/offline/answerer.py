@@ -158,14 +158,8 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
             by_section.setdefault(holder.section, []).append(holder.number)
         reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
         text = texts[i]
-        if (
-            not quotes
-            and not question.whole
-            and record.text
-            and i + 1 < len(texts)
-            and owner[i + 1] == owner[i]
-        ):
-            # The sentence after the best one often completes it: a cause, a name, a figure.
+        if not quotes and ranking.lacks[i] and i + 1 < len(texts) and owner[i + 1] == owner[i]:
+            # The next sentence often has the cause or name that the best one lacks.
             longer = f"{text} {texts[i + 1]}"
             if len(longer) <= MAX_QUOTE_CHARACTERS and longer in record.text and is_balanced(longer):
                 text = longer

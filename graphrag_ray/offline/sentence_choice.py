@@ -15,6 +15,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.corpus.document_dates import is_month
 from graphrag_ray.offline.lexicon import LEXICON, read_sections
 from graphrag_ray.offline.question_terms import RARE, QuestionTerms
 from graphrag_ray.offline.quotations import Floats, content_stems, find_words
@@ -32,8 +33,8 @@ _DIGIT = re.compile(r"\d|[一二三四五六七八九十百千万億亿兩两]")
 _YEAR = re.compile(r"\d{3,4}|\d\d?(?:st|nd|rd|th)\b|\d[./]\d|\d\s?[年月日년월일]")
 _NUMBER_WORDS = frozenset(read_sections("question_words.txt")["number_word"])
 _REASON = re.compile(
-    r"\b(?:because|since|due to|caused?|owing|reason|therefore|weil|wegen|ursache|denn|parce|à cause|"
-    r"porque|debido|perché|causa|omdat|потому|из-за|причин\w*)|因为|原因|由于|ため|क्योंकि|कारण|بسبب",
+    r"\b(?:because|since|due to|caused by|owing to|weil|wegen|denn|parce|à cause|porque|debido|perché|omdat|потому|"
+    r"из-за)|因为|由于|ため|क्योंकि|بسبب",
     re.IGNORECASE,
 )
 
@@ -53,14 +54,16 @@ class Ranking:
 
     Attributes:
         relevance: How well the sentence relates the terms of the question, 0–1.
-        coverage: Weighted share of the terms in its window, 0–1.
+        coverage: Weighted share of the terms of one part of the question in its window, 0–1.
         answers: Whether it may answer the question.
+        lacks: Whether the sentence lacks the person or reason that the question asks for.
         terms: The terms in the sentence itself.
     """
 
     relevance: Floats
     coverage: Floats
     answers: npt.NDArray[np.bool_]
+    lacks: npt.NDArray[np.bool_]
     terms: Sequence[frozenset[str]]
 
 
@@ -82,22 +85,24 @@ def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
             own[row, [columns[t] for t in terms]] = 1
             title[row, in_title] = 1
             kind[row], has_kind[row] = _kind_of(question, text) if terms else (1.0, True)
-        if group.adjacent and len(found) > start + 1:
-            before[start + 1 : len(found)] = own[start : len(found) - 1]
-            after[start : len(found) - 1] = own[start + 1 : len(found)]
-            before[[i for i in range(start, len(found)) if _opens_with_name(group.sentences[i - start])]] = 0
+        if group.adjacent:
+            for row in range(start + 1, len(found)):
+                if not _opens_with_name(group.sentences[row - start]):  # It continues the sentence before it.
+                    before[row], after[row - 1] = own[row - 1], own[row]
     if not n or not n_terms:
-        return Ranking(np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool), found)
+        nothing = np.zeros(n, dtype=bool)
+        return Ranking(np.zeros(n), np.zeros(n), nothing, nothing, found)
     window = np.maximum.reduce([own, PREVIOUS * before, FOLLOWING * after, TITLE * title])
     window *= own.max(axis=1, keepdims=True)
     frequency = np.maximum(own, title).sum(axis=0)
     rarity = np.log1p((n - frequency + 0.5) / (frequency + 0.5)) / log(1 + (n + 0.5) / 0.5)
     rarity = 0.25 + 0.75 * rarity
     weight = np.maximum(np.fromiter(question.terms.values(), np.float64), MIN_WEIGHT) * rarity
-    coverage = window @ weight / weight.sum()
-    answers = np.zeros(n, dtype=bool)
+    coverage, answers = np.zeros(n), np.zeros(n, dtype=bool)
     for units in question.parts:
         members = [columns[t] for unit in units for t in unit]
+        share = window[:, members] @ weight[members] / weight[members].sum()
+        coverage = np.maximum(coverage, share)
         # Names, numbers and unusual words are specific. The rarest decides what the question is about.
         specific = [i for i in members if weight[i] >= RARE * rarity[i]] or members
         lowest = min(frequency[i] for i in specific)
@@ -106,11 +111,11 @@ def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
         for unit in units:
             of_unit = [columns[t] for t in unit]
             if rarest.isdisjoint(of_unit):
-                share = max(rarity[i] for i in of_unit)
-                related, total = related + share * window[:, of_unit].max(axis=1), total + share
+                most = max(rarity[i] for i in of_unit)
+                related, total = related + most * window[:, of_unit].max(axis=1), total + most
         answers |= (window[:, list(rarest)].max(axis=1) > 0) & (related >= MIN_REST * total)
     answers &= has_kind
-    return Ranking(coverage * kind, coverage, answers, found)
+    return Ranking(coverage * kind, coverage, answers, kind < 1, found)
 
 
 def _opens_with_name(text: str) -> bool:
@@ -138,7 +143,7 @@ def _kind_of(question: QuestionTerms, text: str) -> tuple[float, bool]:
         if question.asks_for == "number":
             has = bool(_DIGIT.search(text)) or not lower.isdisjoint(_NUMBER_WORDS)
         else:
-            has = bool(_YEAR.search(text)) or not lower.isdisjoint(LEXICON.calendar)
-        # Words for numbers and months are known in English only.
+            has = bool(_YEAR.search(text)) or any(w in LEXICON.calendar or is_month(w) for w in lower)
+        # Words for numbers and days are known in English only.
         return (1.0 if has else WITHOUT_KIND), has or not text.isascii()
     return 1.0, True
