@@ -158,11 +158,14 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
             by_section.setdefault(holder.section, []).append(holder.number)
         reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
         text = texts[i]
-        if not quotes and ranking.lacks[i] and i + 1 < len(texts) and owner[i + 1] == owner[i]:
-            # The next sentence often has the cause or name that the best one lacks.
-            longer = f"{text} {texts[i + 1]}"
-            if len(longer) <= MAX_QUOTE_CHARACTERS and longer in record.text and is_balanced(longer):
-                text = longer
+        last = i
+        while not quotes and ranking.lacks[last] and last + 1 < len(texts) and owner[last + 1] == owner[i]:
+            # The next sentences often have the cause or name that the best one lacks.
+            last += 1
+            longer = f"{text} {texts[last]}"
+            if len(longer) > MAX_QUOTE_CHARACTERS or longer not in record.text or not is_balanced(longer):
+                break
+            text = longer
         if quotes and text in quotes[0].text:
             continue
         quotes.append(Quote(text, record.title.replace("*", ""), reference, content_stems(text), score))
