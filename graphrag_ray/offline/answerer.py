@@ -245,8 +245,16 @@ def answer_with_chain(variables: Variables) -> str:
     return "\n".join([_answer(variables, quotes), "", "Chain:", *links])
 
 
-def reduce_answer(variables: Variables) -> str:
-    """Merge the analysts' answers: rank their quotations again, each once, with its reference."""
+def subject_answer(variables: Variables) -> str:
+    """Merge what was found about subjects as `reduce_answer` does, if a quotation answers the question."""
+    return reduce_answer(variables, judge=True)
+
+
+def reduce_answer(variables: Variables, judge: bool = False) -> str:
+    """Merge the analysts' answers: rank their quotations again, each once, with its reference.
+
+    judge: The quotations need not answer the question, so only those that do are used.
+    """
     question = read_question(variables["question"])
     parsed: dict[str, Quote] = {}
     for row in parse_sections(variables["answers"]).get("Answers", ()):
@@ -266,9 +274,13 @@ def reduce_answer(variables: Variables) -> str:
                     stems = content_stems(text)
                     parsed.setdefault(text.casefold(), Quote(text, title, cited.group(1), stems, score))
     quotes = list(parsed.values())
+    ranking = rank_sentences(question, [Group(q.title, [q.text], False) for q in quotes])
+    match = ranking.relevance
+    if judge and not question.whole:
+        quotes = [q for q, answers in zip(quotes, ranking.answers, strict=True) if answers]
+        match = match[ranking.answers]
     if not quotes:
         return _NO_ANSWER
-    match = rank_sentences(question, [Group(q.title, [q.text], False) for q in quotes]).relevance
     first = 1.0 / (1 + 0.05 * np.arange(len(quotes)))
     relevance = np.array([q.score for q in quotes]) / 100
     relevance *= 0.4 * first + 0.6 * match / max(1e-9, float(match.max()))

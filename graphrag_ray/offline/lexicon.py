@@ -31,7 +31,7 @@ class Lexicon:
 
     @cached_property
     def _words(self) -> dict[str, list[str]]:
-        return read_sections("lexicon.txt")
+        return _read("lexicon.txt")
 
     @cached_property
     def function(self) -> frozenset[str]:
@@ -86,9 +86,14 @@ class Lexicon:
         return frozenset(w[:-1] if w[-1] in "ey" else w for w in self.ordinary if len(w) > 3)
 
     @cached_property
+    def question_words(self) -> dict[str, list[str]]:
+        """The sections of question_words.txt."""
+        return _read("question_words.txt")
+
+    @cached_property
     def cues(self) -> dict[str, frozenset[str]]:
         """The sections of cues.txt. Sections x_noun and x_verb are inflected; x is their union."""
-        sections = read_sections("cues.txt")
+        sections = _read("cues.txt")
         cues = {name: frozenset(values) for name, values in sections.items()}
         for name, values in sections.items():
             kind, _, part = name.rpartition("_")
@@ -133,7 +138,7 @@ class Lexicon:
 LEXICON = Lexicon()
 
 
-def read_sections(name: str) -> dict[str, list[str]]:
+def _read(name: str) -> dict[str, list[str]]:
     """Read the sections of a lexicon file. Entries are separated by whitespace, phrases by `|`."""
     text = (files("graphrag_ray.offline") / name).read_text("utf-8")
     sections: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Literal, TypeAlias, get_args
 
-from graphrag_ray.offline.lexicon import LEXICON, read_sections
+from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.quotations import NONE, content_stems, find_words, number_in
 from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, is_unspaced
 
@@ -25,7 +25,7 @@ RARE = 2.0  # Weight of names, numbers and unusual words. Ordinary words have we
 WEAK = 0.4  # Weight of a verb, which says less than its subject and object.
 RUN_SHARE = 0.5  # Share of the character pairs of a term in a script without spaces that a text must contain.
 
-_WORDS = read_sections("question_words.txt")
+_WORDS = LEXICON.question_words
 QUESTION_WORDS: Mapping[str, AskedFor] = {
     word: kind
     for section, kind in (("other", ""), *((k, k) for k in get_args(AskedFor) if k))

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
 from graphrag_ray.corpus.quotes import quotations_in
 from graphrag_ray.offline.extraction_reply import CONVERSE
-from graphrag_ray.offline.lexicon import LEXICON, read_sections
+from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
 from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, is_unspaced, stem_word, word_pattern
 
@@ -33,7 +33,7 @@ _SUFFIX = re.compile(
     r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|es?|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
     r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
 )
-_IRREGULAR = dict(pair.split("=") for pair in read_sections("question_words.txt")["irregular"])
+_IRREGULAR = dict(pair.split("=") for pair in LEXICON.question_words["irregular"])
 MAX_SENTENCES = 240  # Maximum number of sentences to compare, because the number of pairs is quadratic.
 
 _ASCII_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")

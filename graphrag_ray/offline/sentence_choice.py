@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.corpus.document_dates import is_month
-from graphrag_ray.offline.lexicon import LEXICON, read_sections
+from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.question_terms import RARE, QuestionTerms
 from graphrag_ray.offline.quotations import Floats, content_stems, find_words
 
@@ -31,10 +31,10 @@ WITHOUT_KIND = 0.5
 
 _DIGIT = re.compile(r"\d|[一二三四五六七八九十百千万億亿兩两]")
 _YEAR = re.compile(r"\d{3,4}|\d\d?(?:st|nd|rd|th)\b|\d[./]\d|\d\s?[年月日년월일]")
-_NUMBER_WORDS = frozenset(read_sections("question_words.txt")["number_word"])
+_NUMBER_WORDS = frozenset(LEXICON.question_words["number_word"])
 _REASON = re.compile(
-    r"\b(?:because|since|due to|caused by|owing to|weil|wegen|denn|parce|à cause|porque|debido|perché|omdat|потому|"
-    r"из-за)|因为|由于|ため|क्योंकि|بسبب",
+    r"\b(?:because|since|due to|caused by|owing to|weil|wegen|denn|parce|à cause|porque|debido|perché|omdat|"
+    r"потому|из-за)|因为|由于|ため|क्योंकि|بسبب",
     re.IGNORECASE,
 )
 
