@@ -127,7 +127,8 @@ def search(question: Question, env: SearchEnv) -> Method:
         reached = n + sum(len(context.numbering) for _, _, context in subjects)
         notes.append(f"{n:,} of {reached:,} records that were reached did not fit into the contexts.")
     yield from reduce_answers(text, env, parts, ANSWER)
-    if is_insufficient(parts.reduced.text):
+    reduced = parts.reduced
+    if is_insufficient(reduced.text) or not (reduced.references or reduced.dropped_references):
         parts.reduced = replace(parts.reduced, found=False)
     return (yield from combined_answer(text, NAME, "records", parts, notes=notes))
 
