@@ -83,8 +83,8 @@ def query(
     """Answer QUESTION from the index, citing sources. With --batch, answer the questions in a file.
 
     --methods lists the search methods and what they read. With --method auto, questions with a rare name use
-    local search; questions about a passage, number, date or month use hybrid; all others use global (ppr if
-    the index has no reports).
+    local search; questions about the whole corpus use global; all others use hybrid (ppr if the index has no
+    reports). If that finds nothing, the next best method is tried.
 
     A batch stores every reply in the folder OUT.work, or in --cache. Run the same command again to continue
     after an interruption; repeating a finished batch costs nothing. OUT.work/outcome.json records how the
