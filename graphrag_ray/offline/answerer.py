@@ -135,7 +135,8 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
     if not may_answer.any():
         return []
     relevance = relevance * may_answer * np.array([stands_alone(t) for t in texts])
-    relevance[relevance < MIN_RELEVANCE * relevance.max()] = 0
+    if not question.whole:
+        relevance[relevance < MIN_RELEVANCE * relevance.max()] = 0
     chosen = _spread(relevance, flat, owner, MAX_QUOTES, texts, part * room_in(variables, 1000))
     # The score combines how much of the question the best record covers, and how many records cover it well.
     shares = np.zeros(len(records))
