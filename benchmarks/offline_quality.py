@@ -1,11 +1,14 @@
 """Measure the quality of the offline engine on the podcast corpus, the demo corpus and labelled passages.
 
     python benchmarks/offline_quality.py [--podcast FOLDER] [--questions CSV] [--demo FOLDER] [--set a.b=c]…
-        [--passages JSONL [--labels YAML] [--mistakes]]
+        [--passages JSONL [--labels YAML] [--mistakes]] [--index ROOT --known JSONL…]
 
 The demo corpus is compared with its truth.yaml, and the passages (from 2wiki) with labels made by hand. The
 podcast folder contains one .txt file per chunk; the first line of each repeats the file name. The script
-prints a table per corpus. --mistakes lists mistakes in the tuning passages only, because inspecting those in
+prints a table per corpus. --known asks an existing index with every search method, and checks answers and
+passages for the facts in a file of questions (each with `answer`, a wording or a list of them; an empty list
+if the corpus does not have the fact). --mistakes lists mistakes in the tuning passages only, because
+inspecting those in
 the other passages would invalidate them as a test set.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import re
 import time
 from collections import Counter, defaultdict
@@ -25,12 +29,15 @@ import yaml
 from labelled import LABELS, read_labels, read_passages, score
 from offline_index import Built, ask, build, coarsest_full, demo_chunks, podcast_chunks, tokens
 
+from graphrag_ray import open_index
 from graphrag_ray.base import context_records
 from graphrag_ray.base.ids import entity_key, report_id
 from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.leiden import connected_components
 from graphrag_ray.graph.report_dialogue import full_content
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.methods import METHODS
 
 OFF_TOPIC = (
     "What is a good recipe for sourdough bread?",
@@ -290,6 +297,44 @@ def pair(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a <= b else (b, a)
 
 
+OUTCOMES = {"right": "+", "passages": "p", "wrong": "x", "nothing": "."}
+"""Whether the fact is in the answer, only in the passages that are shown instead, or in neither."""
+
+
+def outcome_of(answer: Answer, wordings: Sequence[str]) -> str:
+    """Classify an answer. Without wordings, the right answer is that nothing was found."""
+    if not wordings:
+        return "wrong" if answer.found else "right"
+    shown = " ".join(p.text for p in getattr(answer, "passages", ()))  # Older versions have no passages.
+    parts = {"right": answer.text if answer.found else "", "passages": shown}
+    for outcome, text in parts.items():
+        folded = normalise_whitespace(text).casefold()
+        if any(normalise_whitespace(w).casefold() in folded for w in wordings):
+            return outcome
+    return "wrong" if answer.found else "nothing"
+
+
+def known_answers(root: str, files: Sequence[Path], asked: Sequence[str], show: bool) -> None:
+    """Print a table of methods and questions, and totals of the even and odd questions."""
+    index = open_index(root)
+    rows = [json.loads(line) for path in files for line in path.read_text("utf-8").splitlines()]
+    print(f"\nKnown answers, {root}: {', '.join(f'{s} {o}' for o, s in OUTCOMES.items())}")
+    for method in asked or METHODS:
+        outcomes = []
+        for row in rows:
+            wordings = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
+            answer = index.ask(row["question"], method=method)
+            outcomes.append(outcome_of(answer, wordings))
+            if show:
+                print(f"\n{outcomes[-1]} {row['question']} {wordings}\n{answer.text}")
+                print("\n".join(f"  passage: {p.text}" for p in getattr(answer, "passages", ())))
+        halves = [
+            "/".join(str(outcomes[start::2].count(outcome)) for outcome in OUTCOMES) for start in (1, 0)
+        ]
+        signs = "".join(OUTCOMES[outcome] for outcome in outcomes)
+        print(f"{method:<9} {signs}  even {halves[0]}  odd {halves[1]}", flush=True)
+
+
 def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
     print(f"\n{title}\n{'-' * len(title)}")
     for name, value in rows:
@@ -308,7 +353,12 @@ def main() -> None:
     parser.add_argument("--passages", type=Path, help=".jsonl or .jsonl.gz with id and text")
     parser.add_argument("--labels", type=Path, default=LABELS, help="YAML with the passages' labels")
     parser.add_argument("--mistakes", action="store_true", help="list mistakes in the tuning passages")
+    parser.add_argument("--index", help="the index to ask the questions of --known")
+    parser.add_argument("--known", type=Path, nargs="+", default=[], help=".jsonl with question and answer")
+    parser.add_argument("--methods", nargs="+", default=[], help="search methods for --known; default: all")
     args = parser.parse_args()
+    if args.index:
+        known_answers(args.index, args.known, args.methods, bool(args.show))
     settings = load_settings(overrides=args.set)
     if args.demo:
         built = build(demo_chunks(args.demo / "corpus", settings), settings)

@@ -38,7 +38,7 @@ from graphrag_ray.corpus.chunks import (
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_context import identify, opening
-from graphrag_ray.corpus.document_dates import date_in_first_lines, date_in_name
+from graphrag_ray.corpus.document_dates import date_in_first_lines, date_in_name, is_month
 from graphrag_ray.corpus.document_titles import (
     document_header,
     document_label,
@@ -729,6 +729,7 @@ def forecast_of(text: str) -> Any:
 
 ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
     "corpus": {
+        "month": is_month,
         "paragraphs": paragraphs,
         "repeated paragraphs": lambda t: leave_out(t, merge_overlapping((a, z) for a, z, _ in paragraphs(t))),
         "txt": read_as("a.txt"),

@@ -27,7 +27,7 @@ from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_or_un
 from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS, find_model_family
 from graphrag_ray.base.urls import find_secret_options, protocol_of
 
-OFFLINE_MODEL_ID = "offline-6"
+OFFLINE_MODEL_ID = "offline-7"
 """Model id of the offline engine in item keys. Increase the number when its replies change."""
 OPENAI_URL = "https://api.openai.com/v1"
 

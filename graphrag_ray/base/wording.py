@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -53,6 +54,20 @@ def collapse_whitespace(text: str, max_chars: int | None = None) -> str:
     """Collapse whitespace, and shorten a text of more than `max_chars` characters with an ellipsis."""
     collapsed = " ".join(text.split())
     return collapsed if max_chars is None else shorten(collapsed, max_chars)
+
+
+_FORMULA = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
+_MARKDOWN = re.compile(r"[\\`*\[\]<>]|:(?=//)")
+
+
+def escape_markdown(text: str) -> str:
+    """Escape Markdown, so that front ends show no images or links from the corpus."""
+    return _MARKDOWN.sub(r"\\\g<0>", text)
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Put a single quote before text that a spreadsheet may evaluate as a formula (OWASP, CSV Injection)."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def document_location(path: str, row: str) -> str:

@@ -11,13 +11,14 @@ import click
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.wording import escape_control, plural, shorten
 from graphrag_ray.cli.console import format_cost, make_console
+from graphrag_ray.query.methods.answer import PASSAGES_HEADING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from graphrag_ray.query.answer_streams import AnswerStream
     from graphrag_ray.query.ask import Index
-    from graphrag_ray.query.methods.answer import Answer
+    from graphrag_ray.query.methods.answer import Answer, Passage
     from graphrag_ray.query.sources import Source
 
 MAX_CHUNKS, MAX_LISTED = 3, 5
@@ -84,6 +85,7 @@ def print_answer(
         for link in answer.chain:
             doubt = " (not found in its passage)" if link.references else " (no passage)"
             out.print(f"  {link.asked} → {link.found}{'' if link.stands else doubt}", soft_wrap=True)
+    print_passages(out, answer.passages)
     section, references = "", answer.references
     all_cited, answer = index.show_or_note(
         answer, lambda: index.cited_records(references), "The cited records"
@@ -119,6 +121,15 @@ def print_answer(
     for note in answer.notes:
         if note not in known_notes:
             out.print(f"[{note}]", style="dim")
+
+
+def print_passages(out: Console, passages: Sequence[Passage]) -> None:
+    if passages:
+        out.print(f"\n{PASSAGES_HEADING}:")
+    for passage in passages:
+        out.print(f"  {passage.place}: “{' '.join(passage.text.split())}”", soft_wrap=True)
+        if passage.words:
+            out.print(f"      matches: {', '.join(passage.words)}", style="dim", soft_wrap=True)
 
 
 def print_sources(out: Console, sources: Sequence[Source]) -> None:

@@ -116,6 +116,11 @@ def _date_of(parts: dict[str, str]) -> str | None:
     return valid_date(parts["year"], month, parts.get("day")) if month else None
 
 
+def is_month(word: str) -> bool:
+    """Whether a case-folded word names a month."""
+    return word in _months()
+
+
 @cache
 def _months() -> dict[str, str]:
     """The names of the months in some 35 languages (Unicode CLDR 47), one line per month."""

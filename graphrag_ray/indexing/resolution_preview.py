@@ -18,7 +18,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.stored_settings import with_stored_settings
-from graphrag_ray.base.wording import document_location, plural, price_hint
+from graphrag_ray.base.wording import document_location, plural, price_hint, spreadsheet_cell
 from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import adjudication
@@ -171,13 +171,8 @@ def as_csv(preview: Preview) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*Proposal.__dataclass_fields__], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({k: _plain_cell(v) for k, v in asdict(p).items()} for p in preview.proposals)
+    writer.writerows({k: spreadsheet_cell(v) for k, v in asdict(p).items()} for p in preview.proposals)
     return text.getvalue()
-
-
-def _plain_cell(value: Any) -> Any:
-    """Prevent spreadsheets from evaluating a name as a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def as_aliases(preview: Preview) -> str:

@@ -1,7 +1,7 @@
 """The offline engine: replies to our prompts with classical methods, without a model.
 
     extract     sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
-    questions   context ─► sentences ─► BM25, MMR ─► quotations with references (`answerer.py`)
+    questions   context ─► sentences ─► rank, MMR ─► quotations with references (`answerer.py`)
     digests     context ─► LexRank, MMR ─► descriptions, summaries, reports (`digests.py`)
     evaluation  templates for personas, tasks and questions; answers judged by counting
 

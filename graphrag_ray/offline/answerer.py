@@ -1,13 +1,14 @@
 """Answer questions with quotations: sentences of a context that match the question, with references.
 
-Sentences of the records are ranked by BM25 (Robertson and Zaragoza 2009), diversified by MMR (Carbonell and
-Goldstein 1998) and written in the format that the prompt requests. `question_terms.py` analyses the question.
+Sentences of the records are ranked by `sentence_choice.py`, diversified by MMR (Carbonell and Goldstein 1998)
+and written in the format that the prompt requests. `question_terms.py` analyses the question.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,14 +16,13 @@ import numpy as np
 
 from graphrag_ray.base.context_records import SECTIONS, parse_sections, write_reference
 from graphrag_ray.base.declarations import REPORT_SECTIONS
-from graphrag_ray.corpus.quotes import is_searchable, quotations_in
+from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, is_searchable, quotations_in
 from graphrag_ray.offline.mentions import read
-from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, list_subjects, read_question
+from graphrag_ray.offline.question_terms import list_subjects, read_question
 from graphrag_ray.offline.quotations import (
     MARK,
     NONE,
     Floats,
-    bm25,
     content_stems,
     is_balanced,
     mmr,
@@ -32,14 +32,16 @@ from graphrag_ray.offline.quotations import (
     similarities,
     stands_alone,
 )
-from graphrag_ray.offline.sentences import split_sentences, without_label
+from graphrag_ray.offline.sentence_choice import Group, rank_sentences
+from graphrag_ray.offline.sentences import fold, split_sentences, without_label
 
 Variables = Mapping[str, str]
 MAX_QUOTES, MAX_REDUCE_QUOTES = 10, 14
 MAX_PER_RECORD = 2
-MMR_CANDIDATES = 100  # Number of best sentences by BM25.
+MMR_CANDIDATES = 100  # Number of best sentences.
+MIN_RELEVANCE = 0.4  # Share of the best sentence's relevance that another quotation must have.
 FALLBACK_SCORE = 15  # For a question about the whole corpus that shares no term with the reports.
-MIN_SHARE = 0.3  # Share of the weight of a question's terms; less may be chance.
+MIN_SHARE = 0.3  # Share of a question's terms, by weight; less may be chance.
 MAX_RATING, DEFAULT_RATING = 5, 3  # The default is for questions without terms.
 MAX_LINKS = 3
 MAX_RECORDS_READ = 5  # To find names to look up next.
@@ -49,6 +51,7 @@ _MORE_TO_COME = "looked up then"  # In the prompt if the next step can look up m
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _SCORED = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
+_HEADING_MARK = re.compile(r"(?:^|\s)#{1,6}\s")
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
 _RECORD_TITLES = {
     "Sources": "{document}",
@@ -68,6 +71,7 @@ class Record:
     title: str
     sentences: tuple[str, ...]
     rating: float = 5.0
+    text: str = ""  # The text whose adjacent sentences they are.
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,47 +101,46 @@ def records_of(context: str) -> list[Record]:
         for row in sections.get(section, ()):
             title = form.format_map({"document": "", **row})
             # Speaker labels are removed. A sentence must occur verbatim in its text.
-            text = row.get("text" if section == "Sources" else "description")
-            texts = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
+            text = row.get("text" if section == "Sources" else "description") or ""
+            blocks = _HEADING_MARK.split(text)
+            texts = dict.fromkeys(without_label(s) for block in blocks for s in split_sentences(block))
             sentences = tuple(s for s in texts if s and is_balanced(s) and is_searchable(s))
-            records.append(Record(section, row["id"], title, sentences))
+            adjacent = fold(text) if section == "Sources" else ""
+            records.append(Record(section, row["id"], title, sentences, text=adjacent))
     return records
 
 
 def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
-    """Find the sentences in `context` that match a question, best first, if any record is about the question.
+    """Find the sentences in `context` that answer a question (see `sentence_choice.py`), best first.
 
     part: maximum share of the reply's length for quotations.
     """
     question, records = read_question(asked), records_of(variables["context"])
-    stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in records]
-    titles = [frozenset(question.mark(content_stems(r.title))) for r in records]
-    # If a sentence shares a word with the question, the words of its document's title count, too.
-    with_titles = [
-        [
-            t.union(s) if r.section == "Sources" and not question.terms.keys().isdisjoint(s) else s
-            for s in group
-        ]
-        for r, t, group in zip(records, titles, stems, strict=True)
-    ]
+    groups = [Group(r.title, r.sentences, bool(r.text)) for r in records]
     texts = [s for r in records for s in r.sentences]
-    if not texts or not question.concerns(with_titles, titles):
-        return []
-    shares = np.array([question.coverage(t.union(*s)) for t, s in zip(titles, stems, strict=True)])
-    owner = [i for i, sentences in enumerate(stems) for _ in sentences]
-    flat = [s for sentences in stems for s in sentences]
-    match = _match(question, question.things, flat) * (0.3 + shares[owner])
-    relevance = match / max(1e-9, float(match.max()))
+    flat = [content_stems(t) for t in texts]
+    owner = [i for i, r in enumerate(records) for _ in r.sentences]
+    ranking = rank_sentences(question, groups)
+    relevance, may_answer, coverage = ranking.relevance, ranking.answers, ranking.coverage
     if question.whole:
-        # Rank all other sentences after the matches by the question's other words, the report's rating, and
-        # position, because a report opens with its most central sentences.
-        others = bm25(question.stems, flat)
-        relevance += 0.15 * others / max(1e-9, float(others.max()))
-        relevance += 0.01 * np.array([records[i].rating for i in owner])
+        # One term is enough (a name, if there is one), or none. Rank all sentences by matches, then by the
+        # report's rating and by position, because a report opens with its most central sentences.
+        wanted = question.names or question.terms.keys()
+        may_answer = np.full(
+            len(texts), not wanted or any(not wanted.isdisjoint(found) for found in ranking.terms)
+        )
+        relevance = relevance + 0.01 * np.array([records[i].rating for i in owner])
         relevance += 0.1 * np.array([1 / (1 + i) for r in records for i in range(len(r.sentences))])
-    relevance *= np.array([stands_alone(t) for t in texts])
+        relevance += 0.2 * _centrality(flat)
+    if not may_answer.any():
+        return []
+    relevance = relevance * may_answer * np.array([stands_alone(t) for t in texts])
+    if not question.whole:
+        relevance[relevance < MIN_RELEVANCE * relevance.max()] = 0
     chosen = _spread(relevance, flat, owner, MAX_QUOTES, texts, part * room_in(variables, 1000))
     # The score combines how much of the question the best record covers, and how many records cover it well.
+    shares = np.zeros(len(records))
+    np.maximum.at(shares, owner, coverage * may_answer)
     best = float(shares.max(initial=0.0))
     broad = float(np.minimum(1.0, (shares >= 0.5 * best).mean() * 2))
     score = int(np.clip(round(75 * best + 20 * broad), FALLBACK_SCORE + 1, 100))
@@ -147,7 +150,7 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
     for record in records:
         for text in record.sentences:
             holders.setdefault(text.casefold(), []).append(record)
-    quotes = []
+    quotes: list[Quote] = []
     for i in chosen:
         record = records[owner[i]]
         by_section: dict[str, list[str]] = {}
@@ -155,12 +158,26 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
         for holder in dict.fromkeys([record, *holders[texts[i].casefold()]]):
             by_section.setdefault(holder.section, []).append(holder.number)
         reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
-        quotes.append(Quote(texts[i], record.title.replace("*", ""), reference, flat[i], score))
+        text = texts[i]
+        last = i
+        while not quotes and ranking.lacks[last] and last + 1 < len(texts) and owner[last + 1] == owner[i]:
+            # The next sentences often have the cause or name that the best one lacks.
+            last += 1
+            longer = f"{text} {texts[last]}"
+            if len(longer) > MAX_QUOTE_CHARACTERS or longer not in record.text or not is_balanced(longer):
+                break
+            text = longer
+        if quotes and text in quotes[0].text:
+            continue
+        quotes.append(Quote(text, record.title.replace("*", ""), reference, content_stems(text), score))
     return quotes
 
 
-def _match(question: QuestionTerms, things: Sequence[str], sentences: Sequence[Sequence[str]]) -> Floats:
-    return bm25(things, sentences) + WEAK * bm25(question.verbs, sentences)
+def _centrality(sentences: Sequence[Sequence[str]]) -> Floats:
+    """Return the mean frequency of each sentence's words in all sentences, scaled to a maximum of 1."""
+    frequency = Counter(word for words in sentences for word in set(words))
+    means = np.array([sum(frequency[w] for w in set(words)) / (3 + len(set(words))) for words in sentences])
+    return means / max(1e-9, float(means.max(initial=0.0)))
 
 
 def _spread(
@@ -199,8 +216,8 @@ def _answer(variables: Variables, quotes: Sequence[Quote]) -> str:
     as_list = "list" in response_type or "point" in response_type
     body = "\n".join(f"- {p}" for p in _points(quotes)) if as_list else "\n\n".join(_points(quotes))
     shown = {s for q in quotes for s in q.stems}
-    pairs = list(zip(question.words, question.terms, strict=True))
-    matched, missing = [w for w, t in pairs if t in shown], [w for w, t in pairs if t not in shown]
+    pairs, found = list(zip(question.words, question.terms, strict=True)), question.found_in(shown)
+    matched, missing = [w for w, t in pairs if t in found], [w for w, t in pairs if t not in found]
     notes = [f"Looked for: {', '.join(matched)}."] if matched else []
     notes += [f"Not found: {', '.join(missing)}."] if missing else []
     return "\n\n".join([body, " ".join([*notes, MARK])])
@@ -229,8 +246,16 @@ def answer_with_chain(variables: Variables) -> str:
     return "\n".join([_answer(variables, quotes), "", "Chain:", *links])
 
 
-def reduce_answer(variables: Variables) -> str:
-    """Merge the analysts' answers: rank their quotations again, each once, with its reference."""
+def subject_answer(variables: Variables) -> str:
+    """Merge what was found about subjects as `reduce_answer` does, if a quotation answers the question."""
+    return reduce_answer(variables, judge=True)
+
+
+def reduce_answer(variables: Variables, judge: bool = False) -> str:
+    """Merge the analysts' answers: rank their quotations again, each once, with its reference.
+
+    judge: The quotations need not answer the question, so only those that do are used.
+    """
     question = read_question(variables["question"])
     parsed: dict[str, Quote] = {}
     for row in parse_sections(variables["answers"]).get("Answers", ()):
@@ -247,12 +272,16 @@ def reduce_answer(variables: Variables) -> str:
             for text in quotations_in(part):
                 end = part.find(f"“{text}”", end) + len(text) + 2
                 if cited := _CITED.match(part, end):
-                    stems = question.mark(content_stems(text))
+                    stems = content_stems(text)
                     parsed.setdefault(text.casefold(), Quote(text, title, cited.group(1), stems, score))
     quotes = list(parsed.values())
+    ranking = rank_sentences(question, [Group(q.title, [q.text], False) for q in quotes])
+    match = ranking.relevance
+    if judge and not question.whole:
+        quotes = [q for q, answers in zip(quotes, ranking.answers, strict=True) if answers]
+        match = match[ranking.answers]
     if not quotes:
         return _NO_ANSWER
-    match = _match(question, question.things or question.stems, [q.stems for q in quotes])
     first = 1.0 / (1 + 0.05 * np.arange(len(quotes)))
     relevance = np.array([q.score for q in quotes]) / 100
     relevance *= 0.4 * first + 0.6 * match / max(1e-9, float(match.max()))
@@ -280,8 +309,9 @@ def rate(variables: Variables) -> str:
     question = read_question(variables["question"])
     ratings = []
     for report in records_of(variables["context"]):
-        stems = {s for text in (report.title, *report.sentences) for s in question.mark(content_stems(text))}
-        shared = [w for w, t in zip(question.words, question.terms, strict=True) if t in stems]
+        stems = {s for text in (report.title, *report.sentences) for s in content_stems(text)}
+        found = question.found_in(stems)
+        shared = [w for w, t in zip(question.words, question.terms, strict=True) if t in found]
         reason = f"It has: {', '.join(shared)}." if shared else "It shares no term with the question."
         share = question.coverage(stems)
         rating = max(1, round(MAX_RATING * share)) if share >= MIN_SHARE else 0
@@ -295,7 +325,7 @@ def list_relevant(variables: Variables) -> str:
     question = read_question(variables["question"])
     relevant = []
     for record in records_of(variables["context"]):
-        stems = {s for text in (record.title, *record.sentences) for s in question.mark(content_stems(text))}
+        stems = {s for text in (record.title, *record.sentences) for s in content_stems(text)}
         share = question.coverage(stems) if question.terms else 0.5
         if share >= MIN_SHARE:
             relevant.append({"id": int(record.number), "score": round(100 * share)})
@@ -332,7 +362,7 @@ def ask_next(variables: Variables) -> str:
     known, names = list[str](), dict[str, None]()
     for record in records_of(variables["context"])[:MAX_RECORDS_READ]:
         for sentence in record.sentences:
-            if set(question.things).isdisjoint(question.mark(content_stems(sentence))):
+            if question.found_in(content_stems(sentence)).isdisjoint(question.things):
                 continue
             known.append(sentence)
             titles = (thing.title for thing in read(sentence, False).things)
@@ -349,7 +379,7 @@ def facts_in_common(variables: Variables) -> str:
     ranked = []
     for row in parse_sections(variables["context"]).get("Relationships", ()):
         text = " ".join(row.get(name) or "" for name in ("source", "target", "description"))
-        share = question.coverage(question.mark(content_stems(text)))
+        share = question.coverage(content_stems(text))
         if share >= MIN_SHARE and row["id"].isdecimal():
             ranked.append((-share, int(row["id"])))
     return as_json({"facts": [number for _, number in sorted(ranked)][: number_in(variables, "n_facts", 5)]})

@@ -202,13 +202,13 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
         n += len(quotations_in(text)) + text.count('"') // 2
         return [("References, quotations and figures", n, n)]
     stems = set(content_stems(text))
-    terms = [term for term in question.terms if stems.issuperset(term.split(" "))]
+    terms = question.found_in(stems)
     if criterion == "directness":
         words = len(_WORD.findall(text))
         value = -words if words else float("-inf")  # An empty answer is not direct.
         return [("Terms of the question", len(terms), bool(terms)), ("Words", words, value)]
     content = ("Distinct content words", len(stems), len(stems))
-    share = round(100 * question.coverage(terms), 1)
+    share = round(100 * question.coverage(stems), 1)
     if criterion == "comprehensiveness":
         return [content]
     return [("Percent of the question's terms", share, share), content]

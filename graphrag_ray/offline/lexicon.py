@@ -86,6 +86,11 @@ class Lexicon:
         return frozenset(w[:-1] if w[-1] in "ey" else w for w in self.ordinary if len(w) > 3)
 
     @cached_property
+    def question_words(self) -> dict[str, list[str]]:
+        """The sections of question_words.txt."""
+        return _read("question_words.txt")
+
+    @cached_property
     def cues(self) -> dict[str, frozenset[str]]:
         """The sections of cues.txt. Sections x_noun and x_verb are inflected; x is their union."""
         sections = _read("cues.txt")

@@ -1,4 +1,4 @@
-"""Quotations: write and parse them, compare their words, and rank them by LexRank, MMR and BM25.
+"""Quotations: write and parse them, compare their words, and rank them by LexRank and MMR.
 
 A description joins quotations by ` […] `. Reports and answers put each quotation between “ and ”, followed by
 a reference. Quotations may contain quotation marks if these are balanced.
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import log
 
 import numpy as np
@@ -23,6 +24,7 @@ from graphrag_ray.corpus.quotes import quotations_in
 from graphrag_ray.offline.extraction_reply import CONVERSE
 from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
+from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, is_unspaced, stem_word, word_pattern
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,23 +33,45 @@ _SUFFIX = re.compile(
     r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|es?|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
     r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
 )
+_IRREGULAR = dict(pair.split("=") for pair in LEXICON.question_words["irregular"])
 MAX_SENTENCES = 240  # Maximum number of sentences to compare, because the number of pairs is quadratic.
 
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_ASCII_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_ELISION = re.compile(r"(?:[cdjlmnst]|qu|dell|nell|all)['’](?=\w{2})")  # l'ancienne, dell'acqua
+_SCRIPTS = {"greek": "\u0370-\u03ff\u1f00-\u1fff", "russian": "\u0400-\u052f", "arabic": "\u0600-\u06ff",
+            "hindi": "\u0900-\u097f"}  # fmt: skip
+"""Scripts whose most common language has a Snowball stemmer. Words in Latin letters are stemmed by `stem`."""
+_SCRIPT = re.compile("|".join(f"(?P<{name}>[{letters}])" for name, letters in _SCRIPTS.items()))
+_FUNCTION_WORDS = {name: frozenset(FUNCTION_WORDS[name].split()) for name in _SCRIPTS}
+
+
+def find_words(text: str) -> Iterator[re.Match[str]]:
+    """Find words in any script. A run of a script without spaces is one word."""
+    return (_ASCII_WORD if text.isascii() else word_pattern("'’-")).finditer(text)
 
 
 @lru_cache(maxsize=1 << 17)
 def stem(word: str) -> str:
     """Stem a lower-case word: remove the longest listed suffix that leaves four letters.
 
-    This is deliberately coarser than Porter (1980), so that innovate, innovation and innovative match.
+    This is deliberately coarser than Porter (1980), so that innovate, innovation and innovative match. Forms
+    of irregular verbs have the stem of their base.
     """
-    if not word.isalpha() or len(word) < 4:
+    if not word.isalpha() or len(word) < 3:
+        return word
+    word = _IRREGULAR.get(word, word)
+    if len(word) < 4:
         return word
     if len(word) == 4:  # eels, died, used
         plural = word.endswith("s") and word[2] not in "sui"
         past = word.endswith("ed") and (word[1] in "aiouy" or word[0] in "aeiou")
         return word[:3] if plural or past else word
+    for ending in ("ed", "ing"):
+        if word.endswith(ending) and len(word) < len(ending) + 4:  # voted, voting
+            base = word.removesuffix(ending)
+            word = next((w for w in (base + "e", base, base[:-1]) if w in LEXICON.verbs), word)
+            if not word.endswith(ending):
+                return word
     suffix = _SUFFIX.search(word)
     if suffix:
         return word[: suffix.start()]
@@ -55,21 +79,29 @@ def stem(word: str) -> str:
 
 
 @lru_cache(maxsize=1 << 17)
-def _content(word: str) -> str:
+def _content(word: str) -> tuple[str, ...]:
+    if is_unspaced(word):
+        return tuple(map("".join, pairwise(word))) or (word,)
     lower = word.lower()
-    base = lower[:-2] if lower.endswith(("'s", "’s")) else lower
+    if script := _SCRIPT.match(lower):
+        language = str(script.lastgroup)
+        return () if lower in _FUNCTION_WORDS[language] else (stem_word(lower, language),)
+    base = _ELISION.sub("", lower[:-2] if lower.endswith(("'s", "’s")) else lower)
     if (
         base in LEXICON.stop
         or lower.replace("’", "'") in LEXICON.stop
         or (len(base) < 2 and not base.isdigit())
     ):
-        return ""
-    return stem(base)
+        return ()
+    return (stem(base),)
 
 
 def content_stems(text: str) -> list[str]:
-    """Return the stems of a text's content words, in order, with repetitions."""
-    return [s for w in _WORD.findall(text) if (s := _content(w))]
+    """Return the stems of a text's content words, in order, with repetitions.
+
+    In scripts without spaces between words, they are pairs of characters.
+    """
+    return [s for w in find_words(text) for s in _content(w.group())]
 
 
 def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
@@ -150,26 +182,6 @@ def mmr(
             if taken[groups[best]] >= per_group:
                 free &= np.array([g != groups[best] for g in groups])
     return chosen
-
-
-def bm25(query: Sequence[str], sentences: Sequence[Sequence[str]], k1: float = 1.2, b: float = 0.5) -> Floats:
-    """Return the Okapi BM25 scores [n] (Robertson and Zaragoza 2009) of sentences for a query, all as stems.
-
-    b is lower than usual because sentences vary less in length than documents, and longer ones say more.
-    """
-    n = len(sentences)
-    scores = np.zeros(n)
-    wanted = set(query)
-    if not n or not wanted:
-        return scores
-    matches = [Counter(w for w in s if w in wanted) for s in sentences]
-    frequency: Counter[str] = Counter(w for c in matches for w in c)
-    lengths = np.array([len(s) for s in sentences], dtype=np.float64)
-    norm = k1 * (1 - b + b * lengths / max(1.0, float(lengths.mean())))
-    idf = {w: float(np.log(1 + (n - f + 0.5) / (f + 0.5))) for w, f in frequency.items()}
-    for row, counts in enumerate(matches):
-        scores[row] = sum(idf[w] * c * (k1 + 1) / (c + norm[row]) for w, c in counts.items())
-    return scores
 
 
 JOIN = " […] "

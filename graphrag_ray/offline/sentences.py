@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from graphrag_ray.corpus.boundaries import CLOSERS, FULL_WIDTH, STOPS
+from graphrag_ray.corpus.document_dates import is_month
 from graphrag_ray.offline.lexicon import LEXICON
 
 SHORT_LINE = 45
@@ -224,6 +225,9 @@ def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
     lower = word.lower()
     if len(word) == 1 and word.islower():  # (d. 1803), p. 7
         return text[following : following + 1].isdigit()
+    if word.isdecimal() and len(word) < 3:  # 30. Juni
+        month = _FIRST_WORD.match(text, following)
+        return month is not None and is_month(month.group().casefold())
     if len(word) > 1:
         if lower in cues["never_last"]:
             return True

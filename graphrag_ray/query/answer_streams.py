@@ -42,18 +42,24 @@ CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class ReplyStreamer:
-    """A `StreamListener` that streams the answer. `create_parser` returns None if a reply is not streamed."""
+    """A `StreamListener` that streams the answer."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self.create_parser: Callable[[], StreamedText | None] = lambda: None
+        self._create_parser: Callable[[], StreamedText | None] = lambda: None
         self._text: StreamedText | None = None
         self._streamed: list[str] = []
+
+    def begin(self, create_parser: Callable[[], StreamedText | None]) -> None:
+        """Start an answer, which replaces an earlier one that found nothing."""
+        if self._streamed:
+            self._retract(CORRECTED)
+        self._create_parser = create_parser
 
     def on_start(self) -> None:
         if self._streamed:
             self._retract(FAILED_MIDWAY)
-        self._text = self.create_parser()
+        self._text = self._create_parser()
 
     def on_text(self, text: str) -> None:
         if self._text is not None and (certain := self._text.add(text)):

@@ -52,6 +52,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.methods.budget import has_budget, reduce_bound
 from graphrag_ray.query.methods.condense import with_history
+from graphrag_ray.query.methods.helpful_passages import with_passages
 from graphrag_ray.query.methods.levels import LevelSize
 from graphrag_ray.query.methods.method import (
     MAX_QUESTION_CHARACTERS,
@@ -217,7 +218,7 @@ class Index:
                 await asyncio.to_thread(self._check_snapshot_exists)
             if streamer and need.is_answer and need.numbering is not None:
                 number = await _run_method(short_numbers(records_in(need.numbering)), fulfil)
-                streamer.create_parser = partial(StreamedText, need.numbering, number)
+                streamer.begin(partial(StreamedText, need.numbering, number))
             outcomes = await asker.run(
                 need.phase, need.factories, need.is_answer, streamer if need.is_answer else None
             )
@@ -226,7 +227,7 @@ class Index:
 
         with traces.question_span(ask.method, self.manifest.number) as note:
             try:
-                search = methods.get_method(ask.method).search
+                search = with_passages(methods.get_method(ask.method).search)
                 answer = await _run_method(with_history(search, ask, env), fulfil)
                 if not isinstance(answer, Answer):
                     raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
@@ -420,8 +421,9 @@ class Index:
         Args:
             questions: Texts, or rows with a column `question` and optionally `id`: dictionaries, a pandas or
                 Arrow table, or a `ray.data.Dataset`.
-            out: A .parquet file for the answers. The replies of models are stored next to it, and repeating
-                the call with the same `out` reuses them. All machines need access to it. None stores nothing.
+            out: A .parquet, .jsonl or .csv file for the answers. The replies of models are stored next to it,
+                and repeating the call with the same `out` reuses them. All machines need access to it. None
+                stores nothing.
             on_ray: Run on Ray at `address`, which is found or started as by `build_index`. None runs on Ray
                 if `questions` is a dataset, and in this process otherwise.
 

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.urls import display_path
@@ -33,6 +34,7 @@ from graphrag_ray.indexing.run_record import EXIT_CODE_MEANINGS, describe_ending
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS, AskRequest
 from graphrag_ray.query.question_files import (
+    ANSWERS,
     QUESTION_COLUMNS,
     AnswersFile,
     BatchQuestion,
@@ -74,8 +76,8 @@ def answer_batch(
     Args:
         questions: A .csv, .jsonl or .parquet file with a column `question` or `question_text` and optionally
             `id`, or its rows.
-        out: A .parquet file. The folder `<out>.work` holds the outcome of the batch (`outcome.json`) and, if
-            the index has no cache, the journal.
+        out: A .parquet, .jsonl or .csv file. The folder `<out>.work` holds the outcome of the batch
+            (`outcome.json`) and, if the index has no cache, the journal.
         ask: How to ask each question.
         on_ray: Run on Ray (at `address`, or found or started as by `index`) instead of in this process.
         observer: Receives progress.
@@ -127,7 +129,8 @@ def answer_batch(
                 outcome |= {"failed": sweep.failed, "usage": executor.spending.earlier.to_dict()}
             file.write(sweep.rows())
             merge_small_parts(work, lock.check, MERGE_FROM_PARTS_AT_END)
-    return BatchResult(file.url, len(batch_questions), sweep.failed, accounts, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return BatchResult(file.url, len(batch_questions), sweep.failed, accounts, seconds, sweep.rows)
 
 
 def answer_all(
@@ -153,13 +156,13 @@ def answer_all(
         if out is None:
             out = str(Path(stack.enter_context(TemporaryDirectory())) / "answers.parquet")
         on_ray = dataset is not None if on_ray is None else on_ray
-        answer_batch(index, batch_questions, out, ask, on_ray=on_ray, **options)
-        answers = AnswersFile.locate(out, index.settings.storage.fsspec_options(out)).read()
+        result = answer_batch(index, batch_questions, out, ask, on_ray=on_ray, **options)
+    answers = [{name: row[name] for name in ANSWERS.names} for row in result.rows()]
     if dataset is None:
-        return answers.to_pylist()
+        return answers
     from graphrag_ray.engine.ray.datasets import dataset_of_table
 
-    return dataset_of_table(answers)
+    return dataset_of_table(pa.Table.from_pylist(answers, schema=ANSWERS))
 
 
 def uses_local_keys(on_ray: bool, address: str | None) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
+import orjson
 import pyarrow as pa
 
 from graphrag_ray.base.context_records import Reference
@@ -15,6 +20,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.urls import display_path, redact_urls
+from graphrag_ray.base.wording import spreadsheet_cell
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, TableRow
 from graphrag_ray.query.methods.answer import Answer
@@ -24,6 +30,7 @@ from graphrag_ray.store.remote_files import is_storage_error, open_external
 QUESTION_COLUMNS = ("question", "question_text")
 ID_COLUMNS = ("id", "question_id")
 MAX_LISTED_FAULTS = 5
+ROWS_PER_BATCH = 1_000
 
 _REFERENCE = pa.struct({"section": pa.string(), "id": pa.string(), "human_readable_id": pa.int64()})
 _CONTEXT = pa.struct(
@@ -32,6 +39,15 @@ _CONTEXT = pa.struct(
         ("records", pa.int64()),  # number of records in it
         *((name, pa.int64()) for name in ("n_tokens", "left_out", "cut")),
         ("score", pa.float64()),
+    ]
+)
+_PASSAGE = pa.struct(
+    [
+        ("document", pa.string()),  # "file" or "file, row 3"
+        *((name, pa.int64()) for name in ("start", "end")),  # in characters of the document
+        ("text", pa.string()),
+        ("words", pa.list_(pa.string())),  # words of the question in it
+        ("number", pa.int64()),  # human_readable_id of its chunk
     ]
 )
 _LINK = pa.struct({"asked": pa.string(), "found": pa.string(), "stands": pa.bool_()})
@@ -55,6 +71,7 @@ ANSWERS = pa.schema(
         ("seconds", pa.float64()),  # from the start of the question to its answer, in this run
         ("chain", pa.list_(_LINK)),  # links of a multi-hop answer, and whether a passage supports each
         ("notes", pa.list_(pa.string())),
+        ("passages", pa.list_(_PASSAGE)),  # passages that may help, if nothing was found
         ("error", pa.string()),  # why there is no answer; null if there is one
     ]
 )
@@ -172,6 +189,7 @@ def answer_row(question: BatchQuestion, answer: Answer, numbers: Mapping[Referen
         "tokens": sum(p.prompt_tokens + p.completion_tokens for p in phases),
         "chain": [{"asked": k.asked, "found": k.found, "stands": k.stands} for k in answer.chain],
         "notes": list(answer.notes),
+        "passages": [{**asdict(p), "words": list(p.words)} for p in answer.passages],
         "error": None,
     }
 
@@ -179,8 +197,47 @@ def answer_row(question: BatchQuestion, answer: Answer, numbers: Mapping[Referen
 def failed_row(question: BatchQuestion, method: str, error: str) -> dict[str, Any]:
     """Build a row of ANSWERS for a question without an answer."""
     values = {"question_id": question.id, "question": question.text, "method": method, "error": error}
-    lists: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes")}
+    lists: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes", "passages")}
     return dict.fromkeys(ANSWERS.names) | lists | values
+
+
+def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, ROWS_PER_BATCH)):
+        yield batch
+
+
+def _write_parquet(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(file, ANSWERS, compression="zstd") as writer:
+        for batch in _batches(rows):
+            writer.write_table(pa.Table.from_pylist(batch, schema=ANSWERS))
+
+
+def _write_jsonl(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
+    file.writelines(orjson.dumps({name: row[name] for name in ANSWERS.names}) + b"\n" for row in rows)
+
+
+def _write_csv(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(ANSWERS.names)
+    for row in rows:
+        cells = (row[name] for name in ANSWERS.names)
+        writer.writerow(
+            orjson.dumps(cell).decode() if isinstance(cell, list) else spreadsheet_cell(cell)
+            for cell in cells
+        )
+    text.detach()
+
+
+ANSWER_FORMATS: Mapping[str, Callable[[Iterable[Mapping[str, Any]], BinaryIO], None]] = {
+    ".parquet": _write_parquet,
+    ".jsonl": _write_jsonl,
+    ".csv": _write_csv,
+}
+"""Formats of an answers file, with the same columns. Columns with lists are JSON text in CSV."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +250,10 @@ class AnswersFile:
 
     @classmethod
     def locate(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
-        """Locate an answers file. Raises UsageError if the URL does not name a .parquet file."""
+        """Locate an answers file. Raises UsageError if the URL names no file of ANSWER_FORMATS."""
         name = posixpath.basename(url)
-        if not name.lower().endswith(".parquet") or name.lower() == ".parquet":
-            raise UsageError(f"--out {url!r} must name a .parquet file")
+        if posixpath.splitext(name)[1].lower() not in ANSWER_FORMATS:
+            raise UsageError(f"--out {url!r} must name a file that ends in {', '.join(ANSWER_FORMATS)}")
         store, _ = Store.for_file(url, options)
         return cls(store, name, store.child(f"{name}.work"))
 
@@ -204,14 +261,10 @@ class AnswersFile:
     def url(self) -> str:
         return self.store.url_of(self.name)
 
-    def read(self) -> pa.Table:
-        """Read the answers. Raises StoreError."""
-        import pyarrow.parquet as pq
-
-        return pq.read_table(pa.BufferReader(self.store.read(self.name)))
-
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write all answers atomically. Raises StoreError."""
-        from graphrag_ray.store import parquet
-
-        self.store.write(self.name, parquet.encode(pa.Table.from_pylist(list(rows), schema=ANSWERS)))
+        """Write all answers atomically, without holding them in memory. Raises StoreError."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / self.name
+            with path.open("wb") as file:
+                ANSWER_FORMATS[path.suffix.lower()](rows, file)
+            self.store.upload(self.name, str(path))

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphrag_ray.base.connection_settings import OFFLINE_MODEL_ID, Model
@@ -95,13 +95,14 @@ def question_executor(
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Totals of a batch. `failed` counts questions with no answer or an incomplete one."""
+    """Totals of a batch, and its rows. `failed` counts questions with no answer or an incomplete one."""
 
     url: str
     questions: int
     failed: int
     accounts: Accounts
     seconds: float
+    rows: Callable[[], Iterator[Mapping[str, Any]]] = field(repr=False, compare=False)
 
 
 def run_sweep(

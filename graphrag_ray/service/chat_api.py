@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from graphrag_ray.base.wording import collapse_whitespace
+from graphrag_ray.base.wording import collapse_whitespace, escape_markdown
 from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import PASSAGES_HEADING, passages_markdown
 from graphrag_ray.service.answering import AnsweringPhase, ClientQuestion, Event, ServedAnswer
 from graphrag_ray.service.faults import INVALID, Fault, QuestionRejected, invalid
 from graphrag_ray.service.live import Served
@@ -26,11 +28,13 @@ from graphrag_ray.service.service_options import ServiceOptions
 MODEL = "graphrag-ray"
 CITED_SEPARATOR = "\n\n---\n"
 """Separates an answer from the names of its cited records."""
-_CITED_LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
+_APPENDIX = re.compile(
+    r"\n\n---\n(?:(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+"
+    rf"|\*\*{PASSAGES_HEADING}:\*\*\n\n(?:- .*(?:\n|\Z))+)\Z"
+)
+"""The names of cited records or the passages after an answer, which are not part of the conversation."""
 _MAX_NAME_CHARS = 120
 MAX_MESSAGES = 10_000
-_MARKDOWN, _ESCAPED = re.compile(r"[\\`*\[\]<>]|:(?=//)"), r"\\\g<0>"
-"""Markdown to escape in names, so that chat front ends show no images or links from the corpus."""
 _DONE = server_event(b"[DONE]")
 
 
@@ -124,7 +128,7 @@ def _conversation(messages: Sequence[ChatMessage]) -> tuple[tuple[tuple[str, str
             turns.append(({}, {}))
         if turns and message.role in ("user", "assistant"):
             is_question = message.role == "user"
-            text = _text(message) if is_question else _CITED_LIST.sub("", _text(message))
+            text = _text(message) if is_question else _APPENDIX.sub("", _text(message))
             turns[-1][0 if is_question else 1].update({text: None} if text else {})
     joined = [("\n".join(questions), "\n".join(answers)) for questions, answers in turns]
     return tuple(joined[:-1]), joined[-1][0]
@@ -139,18 +143,20 @@ def _text(message: ChatMessage) -> str:
     return "\n".join(part.text or "" for part in parts)
 
 
-def cited_list(answer: ServedAnswer) -> str:
-    """Return the names of cited records as text to append to the answer, or "" if there are none."""
+def appendix(answer: ServedAnswer) -> str:
+    """Return the names of cited records or the passages that may help, as text to append to the answer."""
+    if answer.answer.passages:
+        return passages_markdown(answer.answer.passages)
     by_section: dict[str, list[str]] = {}
     for cited in answer.cited:
-        name = _MARKDOWN.sub(_ESCAPED, collapse_whitespace(cited.name, _MAX_NAME_CHARS))
+        name = escape_markdown(collapse_whitespace(cited.name, _MAX_NAME_CHARS))
         by_section.setdefault(cited.section, []).append(f"{cited.number} {name}")
     lines = [f"**{section} cited:** {'; '.join(names)}" for section, names in by_section.items()]
     return CITED_SEPARATOR + "\n".join(lines) if lines else ""
 
 
 def completion(body: ChatBody, answer: ServedAnswer) -> dict[str, Any]:
-    message = {"role": "assistant", "content": answer.answer.text + cited_list(answer), "refusal": None}
+    message = {"role": "assistant", "content": answer.answer.text + appendix(answer), "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     return {
         "id": f"chatcmpl-{answer.id}",
@@ -180,7 +186,7 @@ def stream_chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]
             started = True
             yield chunk({"role": "assistant", "content": ""})
         if isinstance(event, ServedAnswer):
-            if cited := cited_list(event):
+            if cited := appendix(event):
                 yield chunk({"content": cited})
             yield chunk({}, "stop", graphrag=_extension(event))
             if with_usage:
@@ -208,4 +214,8 @@ def _extension(served: ServedAnswer) -> dict[str, Any]:
     names = ("method", "level", "failed_parts", "cost_usd", "seconds")
     fields = {name: getattr(served.answer, name) for name in names}
     notes = list(served.answer.notes)
-    return {"snapshot": served.snapshot, **fields, "references": references(served), "notes": notes}
+    passages = [asdict(passage) for passage in served.answer.passages]
+    return {
+        **{"snapshot": served.snapshot, **fields},
+        **{"references": references(served), "passages": passages, "notes": notes},
+    }

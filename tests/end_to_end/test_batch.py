@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import os
@@ -180,7 +181,7 @@ def test_the_outcome_of_a_rejected_batch_replaces_an_earlier_one(town: World, ru
     assert run("query", *line({"--batch": columns, "--out": fresh})).exit_code == 2
     assert json.loads(Path(f"{fresh}.work/outcome.json").read_text())["exit_code"] == 2
     before = sorted(tmp_path.rglob("*"))
-    assert run("query", *line({"--out": tmp_path / "a.csv"})).exit_code == 2
+    assert run("query", *line({"--out": tmp_path / "a.txt"})).exit_code == 2
     assert run("query", "Who?", "--root", town.root, "--out", tmp_path / "b.parquet").exit_code == 2
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -476,7 +477,7 @@ def test_the_command_reports_the_outcome(town: World, run: Command):
         (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "Pass either a question or"),
         (["--batch", "q.csv"], "--batch needs --out"),
         (["Who?", "--out", "a.parquet"], "--out, --ray and --address need --batch"),
-        (["--batch", "q.csv", "--out", "a.csv"], "must name a .parquet file"),
+        (["--batch", "q.csv", "--out", "a.txt"], "must name a file that ends in .parquet, .jsonl, .csv"),
     ],
 )
 def test_incompatible_options_are_usage_errors(
@@ -485,6 +486,28 @@ def test_incompatible_options_are_usage_errors(
     monkeypatch.chdir(town.root.parent)
     result = run("query", "--root", town.root, *arguments)
     assert result.exit_code == 2 and told in result.stderr
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_answers_can_be_lines_of_json_or_csv_and_repeating_the_batch_is_free(
+    town: World, run: Command, suffix: str
+):
+    ask(town, *about("DAVE", "HEIDI"))
+    file = out(town).with_suffix(suffix)
+    files = ["--batch", questions(town, *about("DAVE", "HEIDI")), "--out", file]
+    assert run("query", "--root", town.root, *files).exit_code == 0
+    asked, first = town.asked(), file.read_text("utf-8")
+    if suffix == ".jsonl":
+        rows = [json.loads(line) for line in first.splitlines()]
+        assert [r["references"] for r in rows] == [r["references"] for r in answers(town)]
+    else:
+        rows = list(csv.DictReader(first.splitlines(keepends=True)))
+        assert [json.loads(r["references"]) for r in rows] == [r["references"] for r in answers(town)]
+    assert [r["question"] for r in rows] == about("DAVE", "HEIDI")
+    assert run("query", "--root", town.root, *files).exit_code == 0
+    assert (
+        town.asked() == asked and json.loads(Path(f"{file}.work/outcome.json").read_text())["exit_code"] == 0
+    )
 
 
 # Python

@@ -512,6 +512,18 @@ def test_an_unanswerable_question_is_reported(run: Command, world: World):
     assert "Read by global search: 1 report of C0." in shown and "Try --method local" in shown
 
 
+def test_passages_that_may_help_are_shown_with_their_position(run: Command, world: World):
+    world.write(TOWN)
+    run(*index_command(world))
+    result = run("query", "Who is NOBODY at the harbour ?", "--root", world.root)
+    assert "Passages that may help:" in result.stdout and "matches: harbour" in result.stdout
+    place = re.search(r"^  (\S+), characters ([\d,]+)–([\d,]+): “", result.stdout, re.MULTILINE)
+    assert place and place.group(1) in TOWN
+    data = json.loads(run("query", "Who is NOBODY at the harbour ?", "--root", world.root, "--json").stdout)
+    for passage in data["passages"]:
+        assert TOWN[passage["document"]][passage["start"] : passage["end"]] == passage["text"]
+
+
 def test_a_question_needs_no_quotation_marks(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))

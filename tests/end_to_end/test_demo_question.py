@@ -18,6 +18,7 @@ from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.methods import METHODS
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
@@ -41,6 +42,28 @@ def one_line(text: str) -> str:
 def test_the_question_of_make_demo_is_answered_with_three_references(demo: Index):
     answer = demo.ask(QUESTION)
     assert answer.found and len(answer.references) >= 3
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].hierarchy])
+def test_no_question_of_the_documentation_ends_empty_handed(demo: Index, method: str):
+    documents = {d["path"]: d["text"] for d in demo.table("documents").to_pylist()}
+    for question in (
+        "Who opposed the harbour?",
+        "What did the mayor promise?",
+        "Which risks do they agree on?",
+    ):
+        answer = demo.ask(question, method=method)
+        assert answer.found or answer.passages, question
+        assert not (answer.found and answer.passages), question
+        for passage in answer.passages:
+            if ", row" not in passage.document:
+                assert documents[passage.document][passage.start : passage.end] == passage.text
+
+
+def test_passages_respect_conditions(demo: Index):
+    answer = demo.ask("Who opposed the harbour?", method="hybrid", where=["date>=2018"])
+    dates = {d["path"]: d["creation_date"] for d in demo.table("documents").to_pylist()}
+    assert answer.passages and all(dates[p.document.partition(",")[0]] >= "2018" for p in answer.passages)
 
 
 @pytest.mark.parametrize("level", ["C0", "C1"])

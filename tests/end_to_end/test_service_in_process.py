@@ -91,6 +91,23 @@ def test_a_stream_sends_phases_then_pieces_then_the_answer(town: World, serve: S
     assert begun == ["map", "reduce"]
 
 
+def test_passages_follow_an_answer_that_found_nothing_and_leave_the_conversation(town: World, serve: Start):
+    served, question = serve(), "Who is NOBODY at the harbour ?"
+    payload = served.ask(question).json()
+    assert not payload["found"] and payload["passages"][0]["words"]
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+    messages: list[Any] = [{"role": "user", "content": question}]
+    reply = client.chat.completions.create(model="graphrag-ray", messages=messages).choices[0].message.content
+    assert reply and reply.startswith(payload["text"]) and "Passages that may help" in reply
+    stream = client.chat.completions.create(model="graphrag-ray", messages=messages, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == reply
+    messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "And him?"}]
+    asked = town.asked()
+    client.chat.completions.create(model="graphrag-ray", messages=messages)
+    condensed = town.endpoint.bodies()[asked]["messages"][-1]["content"]
+    assert payload["text"] in condensed and "Passages that may help" not in condensed
+
+
 def test_accept_event_stream_gets_a_stream(town: World, serve: Start):
     served = serve()
     headers = {"Accept": "text/event-stream"}

@@ -57,7 +57,9 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
     metavar="FILE",
     help="A .csv, .jsonl or .parquet file with a column `question` (optional: `id`).",
 )
-@click.option("--out", metavar="URL", help="With --batch: the .parquet file to write the answers to.")
+@click.option(
+    "--out", metavar="URL", help="With --batch: the .parquet, .jsonl or .csv file to write the answers to."
+)
 @click.option("--ray", is_flag=True, help="With --batch: run on Ray instead of in this process.")
 @click.option("--address", metavar="ADDRESS", help="With --batch: run on this Ray cluster.")
 @click.option("-q", "--quiet", is_flag=True, help="With --batch: print only errors.")
@@ -81,8 +83,8 @@ def query(
     """Answer QUESTION from the index, citing sources. With --batch, answer the questions in a file.
 
     --methods lists the search methods and what they read. With --method auto, questions with a rare name use
-    local search; questions about a passage, number, date or month use hybrid; all others use global (ppr if
-    the index has no reports).
+    local search; questions about the whole corpus use global; all others use hybrid (ppr if the index has no
+    reports). If that finds nothing, the next best method is tried.
 
     A batch stores every reply in the folder OUT.work, or in --cache. Run the same command again to continue
     after an interruption; repeating a finished batch costs nothing. OUT.work/outcome.json records how the
@@ -104,7 +106,9 @@ def query(
         if is_single == (batch is not None):
             raise UsageError("Pass either a question or, with --batch, a file of questions")
         if (out is None) == (batch is not None) or (is_single and (ray or address)):
-            raise UsageError("--batch needs --out, a .parquet file. --out, --ray and --address need --batch.")
+            raise UsageError(
+                "--batch needs --out (.parquet, .jsonl or .csv). --out, --ray and --address need --batch."
+            )
         method = request["method"]
         if opts.short["dynamic"] and not get_method(method).dynamic:
             raise UsageError(f"--dynamic is supported by global search only, not by {method} search")

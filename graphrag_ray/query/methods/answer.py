@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from graphrag_ray.base.context_records import Reference
+from graphrag_ray.base.wording import collapse_whitespace, escape_markdown
 from graphrag_ray.query.methods.chain import ChainLink
 
+PASSAGES_HEADING = "Passages that may help"
 UNREADABLE = "No part of the index could be read for this question: every call failed."
 
 
@@ -44,6 +46,29 @@ class ContextUsed:
     score: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage of the corpus that may help, shown if no answer was found.
+
+    Attributes:
+        document: Its document: "file" or "file, row 3".
+        start, end: Position in the document's text, in characters.
+        words: Words of the question in it, as written in the question.
+        number: Short number of its chunk: `graphrag-ray inspect source NUMBER`.
+    """
+
+    document: str
+    start: int
+    end: int
+    text: str
+    words: tuple[str, ...]
+    number: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.document}, characters {self.start:,}–{self.end:,}"
+
+
 @dataclass(frozen=True)
 class Answer:
     """An answer with everything needed to check it.
@@ -61,6 +86,8 @@ class Answer:
         chain: Links of a multi-hop answer.
         paths: Human-readable id of a cited chunk -> path of the walk from the question to it, as text.
         seconds: Time from question to answer. None until the caller fills it in.
+        passages: Passages that may help, if nothing was found. They come from what the method read and from
+            a search for the question's words.
     """
 
     question: str
@@ -77,6 +104,11 @@ class Answer:
     chain: tuple[ChainLink, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
+    passages: tuple[Passage, ...] = ()
+
+    def _repr_markdown_(self) -> str:
+        """Show the answer in a notebook."""
+        return self.text + passages_markdown(self.passages)
 
     @property
     def unread(self) -> bool:
@@ -92,3 +124,13 @@ class Answer:
         """Total cost of all phases, or None if one of them is unknown."""
         costs = [phase.cost_usd for phase in self.phases.values()]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def passages_markdown(passages: Sequence[Passage]) -> str:
+    """Render passages as text to append to an answer, or "" if there are none."""
+    lines = []
+    for passage in passages:
+        place, text = escape_markdown(passage.place), escape_markdown(collapse_whitespace(passage.text))
+        words = f" ({escape_markdown(', '.join(passage.words))})" if passage.words else ""
+        lines.append(f"- {place}: “{text}”{words}\n")
+    return f"\n\n---\n**{PASSAGES_HEADING}:**\n\n{''.join(lines)}".rstrip() if lines else ""

@@ -1,7 +1,8 @@
 """Choose the search method by simple rules (`route`).
 
 The rules consider the wording of the question and the entities that it mentions, without calling a model. The
-answer contains the name of the chosen method, and a note says which rule applied.
+answer contains the name of the chosen method, and a note says which rule applied. If this method finds
+nothing, the next best is tried, once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from graphrag_ray.base.errors import BudgetSpent
 from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.base.wording import plural
+from graphrag_ray.offline.question_terms import read_question
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Method, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import METHODS, MethodKind
@@ -33,6 +36,12 @@ _EXACT = re.compile(
     r"\bexact (?:words?|wording|text)\b|\bword for word\b",
     re.IGNORECASE,
 )
+_WHOLE = re.compile(
+    r"\b(?:\w*them(?:a|en)|th[eè]mes?|temas?|tem[ai]|tendenc\w+|tendenz\w*|zusammenfass\w+|überblick|résum\w+|resum\w+|"
+    r"riassu\w+|тем[аыу]?|обзор\w*|тенденци\w+)\b|主题|主題|概述|总结|總結|趋势|テーマ|要約|傾向|주제|요약|विषय|सारांश|موضوع|ملخص",
+    re.IGNORECASE,
+)
+"""Words for themes, trends and summaries in other languages than English."""
 _PERIOD = re.compile(
     r"\b(?:January|February|April|June|July|August|September|October|November|December|Q[1-4])\b"
     r"|(?<=[a-z,] )(?:March|May)\b"
@@ -41,7 +50,7 @@ _PERIOD = re.compile(
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer with the method that the rules choose."""
+    """Answer with the method that the rules choose or, if it finds nothing, with the next best."""
     mentioned = yield from find_entities(question.text)
     columns = ["id", "title", "text_unit_ids"]
     rows = {r["id"]: r for r in (yield Rows("entities", columns, list(mentioned.spans))).to_pylist()}
@@ -49,18 +58,35 @@ def search(question: Question, env: SearchEnv) -> Method:
     sure = set(mentioned.as_names(rows))
     named = [(rows[id_]["title"], len(rows[id_]["text_unit_ids"])) for id_ in order if id_ in sure]
     n_rows = env.n_rows
+    local = bool(n_rows.get("embeddings_entity"))
+    hybrid = (
+        search_index_table("text_unit", "keyword") in n_rows and n_rows.get("embeddings_text_unit", 0) > 0
+    )
+    reports = bool(env.settings.hierarchies)
     method, reason = route(
         question.text,
         named,
         n_rows.get("text_units", 0),
         restricted=bool(question.where),
-        local=bool(n_rows.get("embeddings_entity")),
-        hybrid=search_index_table("text_unit", "keyword") in n_rows
-        and n_rows.get("embeddings_text_unit", 0) > 0,
-        reports=bool(env.settings.hierarchies),
+        local=local,
+        hybrid=hybrid,
+        reports=reports,
     )
     answer: Answer = yield from METHODS[method].search(question, env)
-    return replace(answer, notes=(f"Answered by {method} search: {reason}.", *answer.notes))
+    other = next_best(method, local=local and reports, hybrid=hybrid)
+    if answer.found or answer.unread or not other:
+        return replace(answer, notes=(f"Answered by {method} search: {reason}.", *answer.notes))
+    note = f"{method} search found nothing, so {other} search was tried. {method} was first because {reason}."
+    try:
+        second: Answer = yield from METHODS[other].search(question, env)
+    except BudgetSpent as e:
+        return replace(answer, notes=(f"{method} search found nothing. {other} search: {e}", *answer.notes))
+    return replace(
+        second,
+        contexts=(*answer.contexts, *second.contexts),
+        failed_parts=answer.failed_parts + second.failed_parts,
+        notes=(note, *answer.notes, *second.notes),
+    )
 
 
 METHOD = MethodKind(
@@ -88,13 +114,15 @@ def route(
     2. It asks for a passage, a number or a date, or mentions a month or quarter: hybrid. This is recognised
        by English words, a quotation of MIN_QUOTED_WORDS words, or a code of letters and digits.
     3. It is restricted to some documents, which reports do not support: hybrid.
-    4. Otherwise: global.
+    4. It is about the whole corpus: global. This is recognised by words for collections of texts, for what
+       runs through them and for who takes part, in English and by stems in a few other languages.
+    5. Otherwise: hybrid.
 
     Args:
         named: Titles and numbers of chunks of certain mentions (`Mentions.as_names`), rarest first.
         restricted: Whether the question has conditions on documents.
         local, hybrid: Whether the index supports this method.
-        reports: Whether the index has reports. Without them, ppr replaces local and global.
+        reports: Whether the index has reports. Without them, ppr replaces local, global and the last rule.
 
     Returns:
         The method, and the reason as a clause.
@@ -109,7 +137,24 @@ def route(
         return "hybrid", "the question is restricted to some documents, which reports do not support"
     if not reports:
         return "ppr", "the index was made with --build names and has no reports"
-    return "global", "the question mentions nothing rare and asks for no passage, number or date"
+    if is_about_corpus(text) or not hybrid:
+        return (
+            "global",
+            "the question is about the whole corpus" if hybrid else "the index has no search index",
+        )
+    return "hybrid", "the question is not about the whole corpus"
+
+
+def next_best(method: str, *, local: bool, hybrid: bool) -> str:
+    """Return the method to try if one finds nothing, or "" if there is none."""
+    if method != "hybrid" and hybrid:
+        return "hybrid"
+    return "local" if method != "local" and local else ""
+
+
+def is_about_corpus(text: str) -> bool:
+    """Whether the wording suggests a question about all texts together."""
+    return read_question(text).whole or _WHOLE.search(text) is not None
 
 
 def asks_for_passage(text: str) -> bool:

@@ -98,11 +98,21 @@ def word_hashes(words: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 @lru_cache(maxsize=1 << 16)
 def _stems(token: str, language: str) -> tuple[str, ...]:
-    if token > "\u0e00" and _UNSPACED_CHARACTER.match(token):
+    if is_unspaced(token):
         return (*token, *map("".join, pairwise(token)))
     if language:
-        return (_stemmer(language).stemWord(token),)
+        return (stem_word(token, language),)
     return (token, token[:PREFIX_LENGTH] + _PREFIX_MARK) if len(token) >= PREFIX_LENGTH else (token,)
+
+
+def is_unspaced(token: str) -> bool:
+    """Whether a token is a run of a script without spaces between words."""
+    return token > "\u0e00" and _UNSPACED_CHARACTER.match(token) is not None
+
+
+def stem_word(word: str, language: str) -> str:
+    stemmed: str = _stemmer(language).stemWord(word)
+    return stemmed
 
 
 @cache
@@ -119,16 +129,19 @@ def _tokens(text: str, fold: bool = True) -> list[str]:
     if text.isascii():
         return _ASCII_WORD.findall(text.lower() if fold else text)  # Several times faster.
     # Normalize words separately, because thousands of combining marks in a row would take quadratic time.
-    pattern = _word_pattern()
+    pattern = word_pattern()
     text = unicodedata.normalize("NFKC", "\n".join(pattern.findall(text)))
     return pattern.findall(text.casefold() if fold else text)
 
 
 @cache  # Compiled on demand, because this is slow and most texts are ASCII.
-def _word_pattern() -> re.Pattern[str]:
+def word_pattern(joiners: str = "") -> re.Pattern[str]:
+    """Return the pattern of words in any script. `joiners` may stand between the letters of a word."""
     # Python's \w excludes combining marks, which are vowels and accents in many scripts.
     marks = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
-    return re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{marks}]){{1,{MAX_WORD}}}")
+    letters = f"(?:[^\\W_{_UNSPACED}]|[{marks}])"
+    joined = f"(?:[{joiners}]{letters}++)*+" if joiners else ""
+    return re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|{letters}{{1,{MAX_WORD}}}{joined}")
 
 
 def detect_language(text: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.offline.quotations import bm25, content_stems, lexrank, mmr, similarities, stem
+from graphrag_ray.offline.quotations import content_stems, lexrank, mmr, similarities, stem
 
 SENTENCES = [content_stems(s) for s in (
     "The harbour plan would fill the marsh with sand.",
@@ -69,10 +69,3 @@ def test_mmr_chooses_distinct_sentences_within_the_limit(relevance, limit):
     chosen = mmr(np.array(relevance), np.eye(len(relevance)), limit)
     assert len(chosen) == len(set(chosen)) <= limit
     assert all(relevance[i] > 0 for i in chosen)
-
-
-def test_bm25_prefers_the_rare_word_and_ignores_the_rest():
-    scores = bm25(content_stems("bread and plans"), SENTENCES)
-    assert scores.argmax() == 3
-    assert bm25(content_stems("eels"), SENTENCES).max() == 0
-    assert len(bm25([], SENTENCES)) == 4

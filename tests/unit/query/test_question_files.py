@@ -1,5 +1,6 @@
 """The files of a batch: questions and answers."""
 
+import csv
 import json
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from web_server import serving
 
 from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.methods.answer import Answer, ContextUsed, Phase
+from graphrag_ray.query.methods.answer import Answer, ContextUsed, Passage, Phase
 from graphrag_ray.query.question_files import (
     ANSWERS,
     AnswersFile,
@@ -148,9 +149,28 @@ def test_answers_and_failures_become_rows(tmp_path):
     json.dumps([found, failed])
 
 
-@pytest.mark.parametrize("out", ["answers", "answers.csv", "folder/", ".parquet", "s3://bucket/x.json"])
-def test_answers_file_must_be_parquet(out):
-    with pytest.raises(UsageError, match=r"must name a \.parquet file"):
+def test_every_format_has_the_same_columns_and_values(tmp_path):
+    passage = Passage("a.txt", 3, 9, "=Mud. “é”,\nand", ("mud",), 7)
+    answer = Answer("=Who?", "-1", "local", found=False, notes=("n\n",), passages=(passage,))
+    rows = [
+        answer_row(BatchQuestion("a", "=Who?"), answer, {}),
+        failed_row(BatchQuestion("b", ""), "x", "no"),
+    ]
+    for name in ("a.parquet", "a.jsonl", "A.CSV"):
+        AnswersFile.locate(str(tmp_path / name), {}).write(iter(rows))
+    table = pq.read_table(tmp_path / "a.parquet")
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
+    assert lines == table.to_pylist() and list(lines[0]) == ANSWERS.names
+    with (tmp_path / "A.CSV").open(encoding="utf-8", newline="") as file:
+        first, second = csv.DictReader(file)
+    assert list(first) == ANSWERS.names
+    assert (first["question"], first["text"], second["error"], second["text"]) == ("'=Who?", "'-1", "no", "")
+    assert json.loads(first["passages"]) == lines[0]["passages"] and json.loads(second["contexts"]) == []
+
+
+@pytest.mark.parametrize("out", ["answers", "answers.xlsx", "folder/", ".parquet", "s3://bucket/x.json"])
+def test_answers_file_must_have_a_known_suffix(out):
+    with pytest.raises(UsageError, match=r"must name a file that ends in \.parquet, \.jsonl, \.csv"):
         AnswersFile.locate(out, {})
 
 

@@ -18,7 +18,7 @@ from graphrag_ray.service.answering import AnsweringPhase as PhaseEvent
 from graphrag_ray.service.answering import ServedAnswer
 from graphrag_ray.service.chat_api import (
     ChatBody,
-    cited_list,
+    appendix,
     completion,
     failure_events,
     models_json,
@@ -118,7 +118,7 @@ def test_every_turn_of_a_conversation_is_included():
 
 
 def test_the_list_of_cited_records_is_removed_from_earlier_answers():
-    text = ANSWER.text + cited_list(REPLIED)
+    text = ANSWER.text + appendix(REPLIED)
     asked = question_of(body(user("Who?"), assistant(text), user("And?")), OPTIONS)
     assert asked.history == (("Who?", ANSWER.text),)
 
@@ -192,7 +192,7 @@ def test_a_stream_has_chunks_with_one_id_and_ends_with_the_usage():
     }
     assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in found if c["choices"])
-    assert text == "It silted [again]up." + cited_list(REPLIED)
+    assert text == "It silted [again]up." + appendix(REPLIED)
     assert found[-2]["choices"][0]["finish_reason"] == "stop" and found[-2]["graphrag"]["level"] == 0
     assert found[-1]["choices"] == [] and found[-1]["usage"]["total_tokens"] == 137
     assert all(c["usage"] is None for c in found[:-1])
@@ -212,7 +212,7 @@ def test_an_error_in_the_middle_of_a_stream_is_reported_in_the_stream():
 
 def test_markdown_in_names_from_the_corpus_is_escaped():
     name = "5 ![X](https://evil.example/p.png?q=1) <img src=//evil.example> `A` SNAKE_CASE"
-    listed = cited_list(replace(REPLIED, cited=[Cited("Entities", 5, name)]))
+    listed = appendix(replace(REPLIED, cited=[Cited("Entities", 5, name)]))
     rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(listed)
     assert "<img" not in rendered and "<a" not in rendered and "<code" not in rendered
     assert "![X](https://evil.example" in rendered and "SNAKE_CASE" in rendered

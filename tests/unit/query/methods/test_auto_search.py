@@ -17,6 +17,7 @@ from graphrag_ray.query.methods.auto_search import (
     FEW_CHUNKS,
     RARE_SHARE,
     asks_for_passage,
+    next_best,
     route,
 )
 from graphrag_ray.query.methods.method import Question
@@ -68,13 +69,41 @@ def test_rare_name_takes_precedence_and_frequent_name_is_ignored():
         "the question mentions RARE, which occurs in 3 chunks of 1,000",
     )
     assert route("How many ships has Hub?", [hub], 1000)[0] == "hybrid"
-    assert route("What of Hub?", [hub], 1000)[0] == "global"
+    assert route("What of Hub?", [hub], 1000)[0] == "hybrid"
 
 
 @given(st.integers(1, 2000), st.integers(0, 20_000))
 def test_rarity_depends_on_number_and_share_of_chunks(chunks: int, n: int):
     rare = chunks <= FEW_CHUNKS or chunks <= RARE_SHARE * n
-    assert route("What of it?", [("IT", chunks)], n)[0] == ("local" if rare else "global")
+    assert route("What of it?", [("IT", chunks)], n)[0] == ("local" if rare else "hybrid")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What are the main themes?",
+        "Welche Themen gibt es?",
+        "2023年的主要主题是什么？",
+        "Quels sont les thèmes ?",
+    ],
+)
+def test_only_questions_about_the_whole_corpus_go_to_global(question: str):
+    assert route(question, [], 100)[0] == "global"
+    assert route("Who is head of HR?", [], 100)[0] == "hybrid"
+    assert route("What is the biggest risk of the fleet plan?", [], 100)[0] == "hybrid"
+
+
+def test_method_that_finds_nothing_falls_through_to_the_next_best():
+    snap = Snapshot(tables())  # Searches find nothing.
+    answer = snap.run(auto_search.search(Question("How many crowns does it cost?"), snap.given()))
+    assert not answer.found and answer.method == "local"
+    assert answer.notes[0].startswith("hybrid search found nothing, so local search was tried.")
+    assert (
+        next_best("global", local=True, hybrid=True)
+        == next_best("local", local=True, hybrid=True)
+        == "hybrid"
+    )
+    assert next_best("hybrid", local=False, hybrid=True) == next_best("local", local=True, hybrid=False) == ""
 
 
 def test_conditions_rule_out_reports():
