@@ -320,7 +320,7 @@ def _test_passages(
             if outcome.result is None:
                 state.tested.errors.append(outcome.error)
                 state.n_failed += len(context.numbering)
-        if len(state.tested.errors) == len(state.tested.contexts):  # The endpoint may be down.
+        if len(state.tested.errors) == len(state.tested.contexts) > 1:  # The endpoint may be down.
             return state
         for n, batches in taken:
             for batch in batches:
