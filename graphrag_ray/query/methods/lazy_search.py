@@ -320,6 +320,8 @@ def _test_passages(
             if outcome.result is None:
                 state.tested.errors.append(outcome.error)
                 state.n_failed += len(context.numbering)
+        if len(state.tested.errors) == len(state.tested.contexts) > 1:  # The endpoint may be down.
+            return state
         for n, batches in taken:
             for batch in batches:
                 scores = [results.get((n, id_), 0.0) for id_ in batch.chunks]
@@ -337,7 +339,7 @@ def _notes(state: _State, n_tests: int) -> list[str]:
         f"Tested {plural(state.n_tests, 'passage')} (at most {n_tests:,}) in "
         f"{plural(len(contexts), 'call')}; {len(state.scores):,} relevant."
     ]
-    if not state.scores and state.n_tests == n_tests:
+    if not state.scores and not errors and state.n_tests == n_tests:
         notes.append("To test more passages, raise query.lazy_tests (--budget-tests).")
     if errors:
         notes.append(

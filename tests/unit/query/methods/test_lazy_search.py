@@ -205,7 +205,8 @@ def test_nothing_is_found_if_nothing_is_relevant():
 
 
 def test_unreadable_tests_are_failures_and_not_irrelevant():
-    answer = ask(snapshot(replying(**{TEST: "I would say the third one."})))
+    answer = ask(snap := snapshot(replying(**{TEST: "I would say the third one."})))
+    assert len(calls(snap)) == 2, "no more rounds if several calls and none succeeded"
     assert answer.unread and answer.text.startswith(UNREADABLE) and answer.failed_parts
     assert any("could not be tested" in note for note in answer.notes)
 
