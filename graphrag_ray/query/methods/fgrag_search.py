@@ -103,12 +103,9 @@ def search(question: Question, env: SearchEnv) -> Method:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
     groups = yield from _find_records(names, env)
     if not query.fgrag_summaries:
-        distinct = {(r.section, r.id): r for group in groups for share in group for r in share}
-        shares = []
-        for group in groups:
-            new = [[r for r in share if distinct.pop((r.section, r.id), None)] for share in group]
-            shares += [Share(records, 0.5 / len(groups)) for records in new]
-        context = fill(shares, query.fgrag_context_tokens, env.count)
+        # The contexts of all subjects take turns.
+        in_turn = list(by_turns([share for group in groups for share in group]))
+        context = fill([Share(in_turn)], query.fgrag_context_tokens, env.count)
         notes += _note_on_left_out([context])
         return (yield from answer_from(text, env, NAME, context, notes, setting="fgrag_context_tokens"))
     if named is not None:

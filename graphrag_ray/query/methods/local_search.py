@@ -15,10 +15,11 @@ similarity to the question, so that a frequent entity does not fill the context.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby, islice, zip_longest
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +49,8 @@ from graphrag_ray.query.methods.nearest import add_neighbours, fuse, rank, relev
 from graphrag_ray.query.methods.question_names import find_entities, rarest_first
 from graphrag_ray.query.methods.record_loading import Row, distinct, load_records, prefix_that_fits
 from graphrag_ray.query.methods.single_context import answer_from
+
+H = TypeVar("H", bound=Hashable)
 
 NAME = "local"
 NO_REPORTS = "Community reports were left out, because they also draw on other documents."
@@ -380,9 +383,9 @@ def chunks_in_order(
     return list(chosen)
 
 
-def by_turns(lists: Iterable[Sequence[str]]) -> Iterator[str]:
+def by_turns(lists: Iterable[Sequence[H]]) -> Iterator[H]:
     """Merge lists round-robin, without duplicates."""
-    seen: set[str] = set()
+    seen: set[H] = set()
     remaining = [iter(ids) for ids in lists]
     while remaining:
         unfinished = []
