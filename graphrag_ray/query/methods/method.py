@@ -192,7 +192,7 @@ class Question:
     level: str | int | None = None
     where: Sequence[str] = ()
     history: Sequence[tuple[str, str]] = ()
-    chunks: Sequence[str] = ()
+    chunks: Sequence[str] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
