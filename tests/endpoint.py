@@ -137,7 +137,8 @@ class Received:
 class Endpoint:
     """The server.
 
-    `respond` answers chat calls, and `embed` replaces embedding. `key` is the required key (None: any).
+    `respond` answers chat calls, and `embed` and `rerank` replace embedding and reranking.
+    Reranking counts the words that a document shares with the query. `key` is the required key (None: any).
     `dimensions` are those of embeddings unless a request names others. Without `streams`, streams are
     answered in one reply. `lists` has the models that it lists.
     """
@@ -147,6 +148,7 @@ class Endpoint:
         respond: Respond | None = None,
         *,
         embed: Respond | None = None,
+        rerank: Respond | None = None,
         key: str | None = None,
         dimensions: int = 8,
         streams: bool = True,
@@ -154,6 +156,7 @@ class Endpoint:
     ) -> None:
         self.respond: Respond = respond or (lambda body: "Hello.")
         self.embed = embed
+        self.rerank = rerank
         self.key = key
         self.dimensions = dimensions
         self.streams = streams
@@ -187,6 +190,7 @@ class Endpoint:
         app = web.Application(client_max_size=2**28)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/embeddings", self._embeddings)
+        app.router.add_post("/v1/rerank", self._rerank)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
@@ -277,6 +281,20 @@ class Endpoint:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         data.reverse()  # The protocol numbers embeddings and does not promise their order.
         return web.json_response({"object": "list", "model": body["model"], "data": data, "usage": usage})
+
+    async def _rerank(self, request: web.Request) -> web.Response:
+        body = await self._receive(request)
+        response = self._refusal(request) or (self.rerank(body) if self.rerank else None)
+        if isinstance(response, Status | Raw | Hang | Drop):
+            return await _misbehave(request, response)
+        query = set(body["query"].split())
+        results = [
+            {"index": i, "relevance_score": len(query & set(text.split())), "document": {"text": text}}
+            for i, text in enumerate(body["documents"])
+        ]
+        results.sort(key=lambda result: -result["relevance_score"])
+        tokens = sum(count_tokens(body["query"] + text, "cl100k_base") for text in body["documents"])
+        return web.json_response({"results": results, "usage": {"total_tokens": tokens}})
 
     async def _receive(self, request: web.Request) -> dict[str, Any]:
         at = time.monotonic()

@@ -22,7 +22,7 @@ from graphrag_ray.base import context_records, dates
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.ids import entity_key, name_id, stable_id
 from graphrag_ray.base.index_settings import Chunking, Input, normalize_description
-from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, RerankReply
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.schema import PERIOD_COLUMNS
 from graphrag_ray.base.settings_file import parse_settings
@@ -53,6 +53,7 @@ from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.repeated_paragraphs import leave_out, merge_overlapping, paragraphs
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, token_ends
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.evaluate.judging.answer_metrics import (
     answer_scores,
     count_clusters,
@@ -162,11 +163,18 @@ from graphrag_ray.query.methods.ppr_search import (
     walk_answer,
 )
 from graphrag_ray.query.methods.record_loading import distinct
+from graphrag_ray.query.methods.reranking import rerank
 from graphrag_ray.store.search.tokenizer import tokenize
 
 EntryPoint = Callable[[str], Any]
 
 SETTINGS = parse_settings({"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}})
+SMALL_RERANKER = parse_settings(
+    {
+        "models": {"default": {"provider": "openai", "model": "r", "context_window": 64}},
+        "query": {"rerank_model": "default"},
+    }
+)
 PROMPTS = load_prompts()
 VOCABULARY = "cl100k_base"
 NUMBERING = {(section, n): f"{section}{n}" for section in context_records.SECTIONS for n in range(1, 4)}
@@ -595,6 +603,12 @@ def stepped(text: str) -> Any:
     return answer, found, told, parse_next(text, [text], 2), parse_facts(text, 3)
 
 
+def scored(text: str) -> Any:
+    """The text as the query and the documents of a reranker with a small context window."""
+    dialogue = rerank(text, [text, text[::-1]], SMALL_RERANKER)
+    return run_dialogue(dialogue, lambda request: RerankReply(bytes(4 * len(request.documents))))
+
+
 def streamed(text: str) -> str:
     """Pieces of a streamed reply: one character each, then a hundred."""
     number = {context_records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
@@ -758,6 +772,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "local search without a walk": asked("local", local_pagerank=False),
         "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,
+        "reranked": scored,
         "evidence": evidenced,
         "distinct_texts": distinct_texts,
         "streamed": streamed,

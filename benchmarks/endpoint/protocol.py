@@ -153,6 +153,27 @@ def embeddings_body(model: str, texts: Sequence[Any], dimensions: int, encoded: 
     )
 
 
+def documents_of(body: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The query and documents of a rerank call. Raises ValueError for anything else."""
+    query, documents = body.get("query"), body.get("documents")
+    if not isinstance(query, str) or not isinstance(documents, list) or not documents:
+        raise ValueError("query must be a text, and documents a list of texts")
+    if not all(isinstance(document, str) for document in documents):
+        raise ValueError("documents must be texts")
+    return query, documents
+
+
+def rerank_body(model: str, query: str, documents: Sequence[str], tokens: int) -> bytes:
+    """Score documents by the share of the query's words that they contain, best first."""
+    words = set(query.lower().split())
+    shares = [len(words.intersection(text.lower().split())) / max(1, len(words)) for text in documents]
+    results = [
+        {"index": i, "relevance_score": shares[i], "document": {"text": documents[i]}}
+        for i in sorted(range(len(documents)), key=lambda i: -shares[i])
+    ]
+    return orjson.dumps({"model": model, "results": results, "usage": {"total_tokens": tokens}})
+
+
 def _vector(text: Any, dimensions: int, encoded: bool) -> Any:
     """A unit vector drawn from the hash of the text."""
     data = text.encode("utf-8", "replace") if isinstance(text, str) else orjson.dumps(text)

@@ -50,6 +50,7 @@ class Server:
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/embeddings", self._embeddings)
+        app.router.add_post("/v1/rerank", self._rerank)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/stats/series", self._series)
@@ -169,6 +170,25 @@ class Server:
         luck = draw(key, self._ledger.admit(call, n), options)
         return await self._answer(request, call, luck, body, texts, options.embedding_s * luck.slowness, 0.0)
 
+    async def _rerank(self, request: web.Request) -> web.StreamResponse:
+        arrived = self._ledger.time()
+        try:
+            body = _object(await request.read())
+            query, documents = protocol.documents_of(body)
+        except ValueError as e:
+            return self._malformed(str(e))
+        options = self._options
+        n = sum(tokens.count(query + document, options.count) for document in documents)
+        key = protocol.key_of("rerank", body)
+        call = Call("rerank", key, key.hex()[:16], arrived, n)
+        if refused := self._admit(call, n):
+            return self._refused(call, refused, body, n)
+        luck = draw(key, self._ledger.admit(call, n), options)
+        content = protocol.rerank_body(str(body.get("model")), query, documents, n)
+        return await self._answer(
+            request, call, luck, body, content, options.embedding_s * luck.slowness, 0.0
+        )
+
     def _admit(self, call: Call, charged: int) -> Refused | None:
         o = self._options
         return self._windows.admit(charged, self._ledger.time(), o.rpm, o.tpm, WINDOW_S / o.speed)
@@ -196,7 +216,7 @@ class Server:
         call: Call,
         luck: Draw,
         body: Mapping[str, Any],
-        content: Reply | list[Any],
+        content: Reply | list[Any] | bytes,
         first_s: float,
         rest_s: float,
     ) -> web.StreamResponse:
@@ -230,20 +250,26 @@ class Server:
         call: Call,
         luck: Draw,
         body: Mapping[str, Any],
-        content: Reply | list[Any],
+        content: Reply | list[Any] | bytes,
         headers: Mapping[str, str],
     ) -> web.StreamResponse:
         status, type_ = 200, _JSON
         if luck.fault == "error":
             status, out = 500, protocol.error("The server had an error (simulated)", "server_error")
-        elif luck.fault == "garbage_body" or (luck.fault == "garbage_text" and isinstance(content, list)):
+        elif luck.fault == "garbage_body" or (
+            luck.fault == "garbage_text" and not isinstance(content, Reply)
+        ):
             type_, out = "text/html", _HTML
         elif isinstance(content, list):
             out = self._vectors(body, content, call.prompt)
+        elif isinstance(content, bytes):
+            out = content
         else:
             reply = self._spoilt(call, luck, content)
             out = protocol.chat_body(call.key, str(body.get("model")), reply, call.prompt, call.cached)
-        if luck.fault == "truncated_body" or (luck.fault == "truncated_text" and isinstance(content, list)):
+        if luck.fault == "truncated_body" or (
+            luck.fault == "truncated_text" and not isinstance(content, Reply)
+        ):
             call.status = 200
             return await _send_part(request, out, luck.at, headers)
         response = web.Response(body=out, status=status, headers=headers, content_type=type_)

@@ -63,6 +63,8 @@ class Price(Section):
     """Price of reply tokens."""
     cached_usd_per_mtok: NonNegativeFloat | None = None
     """Price of cached prompt tokens. null: same as other prompt tokens."""
+    usd_per_search: NonNegativeFloat = 0.0
+    """Price of a search unit, in which some rerankers bill: one call, or as many as the endpoint reports."""
 
 
 class Endpoint(Section):

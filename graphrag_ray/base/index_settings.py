@@ -33,7 +33,7 @@ from graphrag_ray.base.declarations import (
     SEARCHABLE_KINDS,
     STAGE_SETTING_KEYS,
 )
-from graphrag_ray.base.messages import CallParameters, join_surrogates
+from graphrag_ray.base.messages import RERANK, CallParameters, join_surrogates
 from graphrag_ray.base.urls import is_url, protocol_of
 from graphrag_ray.base.wording import shorten
 
@@ -554,8 +554,15 @@ class Query(Section):
         tuple[SearchedKind, ...], Field(min_length=1), BeforeValidator(_split_commas)
     ] = ("text_unit",)
     """hybrid: record kinds to search, fused into one list. On the command line: a,b."""
-    hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """hybrid, trex: weight of vector search relative to keyword search. Increase it for strong embeddings."""
+    fusion: Literal["score", "rrf"] = "score"
+    """hybrid, trex: how to fuse vector and keyword search: by score, or by reciprocal rank (k = 60)."""
+    hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = "auto"
+    """hybrid, trex: weight of vector against keyword search, from 0 to 1. auto: the search whose best hits
+    stand out more from the others counts more, per question; with `fusion: rrf`, both count equally."""
+    rerank_model: str | None = None
+    """Name under `models` of a model that reranks passages, with a /rerank API. null: no reranking."""
+    rerank_candidates: Annotated[int, Field(ge=2, le=1000)] = 50
+    """Number of passages that `rerank_model` scores, in one call."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """local: share of the context for chunks. The defaults of `local_` settings are Microsoft GraphRAG's."""
     local_report_share: Annotated[float, Field(ge=0, le=1)] = 0.15
@@ -703,6 +710,11 @@ class Settings(Section):
         model = self.embeddings.model
         if model not in self.models and model != Embeddings.model_fields["model"].default:
             raise ValueError(f"embeddings.model is {model!r}, which is not under `models`")
+        if self.query.rerank_model not in (None, *self.models):
+            known = ", ".join(self.models)
+            raise ValueError(
+                f"query.rerank_model is {self.query.rerank_model!r}, which is not under `models` ({known})"
+            )
         return self
 
     @property
@@ -758,6 +770,8 @@ class Settings(Section):
             return configured.model
         if stage == "embed":
             return self.embeddings.model if self.embeddings.model in self.models else "offline"
+        if stage == RERANK:
+            return self.query.rerank_model or _OFFLINE
         return "default"
 
     def model(self, name: str) -> Model:

@@ -16,6 +16,9 @@ import orjson
 
 from graphrag_ray.base.reasoning import strip_reasoning
 
+RERANK = "rerank"
+"""Prompt name and phase of rerank requests."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -106,15 +109,30 @@ class EmbeddingRequest:
         return _sha256({"text": self.text, "model": self.call.model_id, "dimensions": self.dimensions})
 
 
+@dataclass(frozen=True)
+class RerankRequest:
+    """Documents to score by their relevance to a query."""
+
+    query: str
+    documents: tuple[str, ...]
+    call: CallParameters
+    prompt: str = RERANK
+
+    @cached_property
+    def hash(self) -> str:
+        return _sha256({"query": self.query, "documents": self.documents, "model": self.call.model_id})
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one call. `prompt_tokens` includes `cached_tokens`. `reported` is False if the endpoint
-    reported no usage and these are our own counts."""
+    reported no usage and these are our own counts. `searches` are the units in which some rerankers bill."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reported: bool = True
+    searches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +163,17 @@ class EmbeddingReply:
     usage: Usage = Usage()
 
 
+@dataclass(frozen=True, slots=True)
+class RerankReply:
+    """The relevance of each document of a RerankRequest, in order. Higher is more relevant.
+
+    `vector` contains little-endian float32 bytes, like that of an EmbeddingReply. NaN: not scored.
+    """
+
+    vector: bytes
+    usage: Usage = Usage()
+
+
 class StreamListener(Protocol):
     """Receives a chat reply while it is written."""
 
@@ -155,8 +184,8 @@ class StreamListener(Protocol):
         """The next piece of the text."""
 
 
-Request: TypeAlias = ChatRequest | EmbeddingRequest
-Reply: TypeAlias = ChatReply | EmbeddingReply
+Request: TypeAlias = ChatRequest | EmbeddingRequest | RerankRequest
+Reply: TypeAlias = ChatReply | EmbeddingReply | RerankReply
 
 T = TypeVar("T")
 # Yields a request and is sent its reply, or yields a list of requests and is sent the list of replies.
@@ -173,7 +202,7 @@ def join_surrogates(text: str) -> str:
 
 def item_key(first_turn: Request | Sequence[Request]) -> str:
     """Return the journal key of an item: the hash of its first request, or of its first list of requests."""
-    if isinstance(first_turn, ChatRequest | EmbeddingRequest):
+    if isinstance(first_turn, Request):
         return first_turn.hash
     return _sha256([request.hash for request in first_turn])
 

@@ -18,6 +18,8 @@ from graphrag_ray.base.messages import (
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
+    RerankReply,
+    RerankRequest,
     StreamListener,
 )
 from graphrag_ray.base.plugins import PluginError, Registry
@@ -41,6 +43,10 @@ class LocalProvider(Provider, ABC):
     @abstractmethod
     def embed(self, requests: Sequence[EmbeddingRequest]) -> Sequence[EmbeddingReply]:
         """Embed texts as vectors of one length (little-endian float32)."""
+
+    def rerank(self, request: RerankRequest) -> RerankReply:
+        """Score documents by their relevance to a query. Optional."""
+        raise FatalCallError(f"The model {request.call.model_id!r} cannot rerank")
 
     def prepare(self) -> None:
         """Load models and data before the first call. Workers of a run call this when they start."""
@@ -75,6 +81,10 @@ class Client(ABC):
 
     @abstractmethod
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]: ...
+
+    async def rerank(self, request: RerankRequest) -> RerankReply:
+        """Score documents by their relevance to a query. Optional."""
+        raise FatalCallError(f"The model {request.call.model_id!r} cannot rerank")
 
     @property
     def quirks(self) -> frozenset[str]:

@@ -47,6 +47,7 @@ _EARLIER_QUERY: Mapping[str, Any] = {
     "drift_breadth": 3,
     "drift_context_tokens": 1_000,
     "fgrag_context_tokens": 4_000,
+    "hybrid_vector_weight": 0.5,
     "lightrag_chunks": 20,
     "lightrag_context_tokens": 30_000,
     "lightrag_entity_tokens": 6_000,

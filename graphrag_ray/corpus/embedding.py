@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
-from graphrag_ray.corpus.tokens import token_ends, vocabulary_for
+from graphrag_ray.corpus.tokens import truncate, vocabulary_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,4 @@ class Embedder:
 
     def truncate(self, text: str) -> str:
         """Truncate a text to `max_tokens`."""
-        if len(text) <= self.max_tokens:
-            return text
-        ends = token_ends(text, self.vocabulary)
-        return text if len(ends) <= self.max_tokens else text[: int(ends[self.max_tokens - 1])]
+        return truncate(text, self.max_tokens, self.vocabulary)

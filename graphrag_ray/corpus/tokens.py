@@ -106,6 +106,14 @@ def token_ends(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
     return _offsets(text, vocabulary_name)
 
 
+def truncate(text: str, max_tokens: int, vocabulary_name: str) -> str:
+    """Cut a text to at most `max_tokens` tokens."""
+    if len(text) <= max_tokens:
+        return text
+    ends = token_ends(text, vocabulary_name)
+    return text if len(ends) <= max_tokens else text[: int(ends[max_tokens - 1])]
+
+
 def _offsets(text: str, name: str) -> npt.NDArray[np.int64]:
     """Return the token ends of a text that the tokenizer does not normalise."""
     token_ids, _ = _tokenizer(name).encode_batch([text], 1)

@@ -13,12 +13,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from graphrag_ray.base import logs, unexpected_errors
 from graphrag_ray.base.errors import DialogueFailed, GraphRagError, StoreError
 from graphrag_ray.base.messages import (
+    RERANK,
     ChatReply,
     Dialogue,
     EmbeddingReply,
     EmbeddingRequest,
     Reply,
     Request,
+    RerankReply,
+    RerankRequest,
     Usage,
     item_key,
 )
@@ -168,8 +171,12 @@ def run_dialogue(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T
 def reply_from_row(row: JournalRow, request: Request) -> Reply:
     if isinstance(request, EmbeddingRequest):
         return EmbeddingReply(row.vector or b"", usage_of(row))
+    if isinstance(request, RerankRequest):
+        return RerankReply(row.vector or b"", usage_of(row))
     return ChatReply(row.reply or "", row.finish_reason or "stop", usage_of(row))
 
 
 def usage_of(row: JournalRow) -> Usage:
-    return Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
+    # The journal does not store the number of searches, which is one for up to 100 short documents.
+    searches = int(row.prompt == RERANK)
+    return Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported, searches)

@@ -16,7 +16,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import FatalCallError, ModelUnavailable, NotConfigured, StoreError
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.messages import Reply, Request, StreamListener
+from graphrag_ray.base.messages import RERANK, Reply, Request, StreamListener
 from graphrag_ray.base.providers import (
     Client,
     LocalProvider,
@@ -348,10 +348,13 @@ def check_endpoints(
 def probe_endpoints(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
     """Find problems with the endpoints of the models that `stages` use.
 
-    Takes a few seconds. May be called while an event loop is running.
+    Takes a few seconds. May be called while an event loop is running. Rerankers are not probed, because they
+    answer neither chat requests nor, in general, a request to list models.
     """
     to_probe = {
-        (name, stage == "embed") for stage in stages if (name := settings.model_name(stage)) in models.online
+        (name, stage == "embed")
+        for stage in stages
+        if stage != RERANK and (name := settings.model_name(stage)) in models.online
     }
 
     async def probe_model(name: str, embeds: bool) -> list[EndpointProblem]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.messages import RERANK, Dialogue
 from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
@@ -455,7 +455,7 @@ def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], res
     for condition in conditions:
         if condition.method and not result.offline:
             settings = condition.apply_to(run.index).settings
-            stages = {s for s in methods.stages(condition.method) if s != "embed"}
+            stages = {*methods.stages(condition.method, settings.query)} - {"embed", RERANK}
             if result.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
                 judges_itself.append(condition.name)
     if judges_itself:

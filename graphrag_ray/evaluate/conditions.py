@@ -113,9 +113,8 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
         changed = condition.apply_to(index)
         try:
             methods.check_method(condition.method, condition.level, (), changed.baselines)
-            require_known_addresses(
-                changed.settings, methods.stages(condition.method, changed.settings.query.dynamic)
-            )
+            stages = methods.stages(condition.method, changed.settings.query)
+            require_known_addresses(changed.settings, stages)
             if methods.get_method(condition.method).levels:
                 kind = resolve_hierarchy(changed.env)
                 needs = communities_of(kind), reports_of(kind)
@@ -148,6 +147,8 @@ def rehearse(
         requests.append((stage, request))
         return CallResult(answer_offline(request))
 
+    query = index.settings.query.model_copy(update={"rerank_model": None})
+
     async def ask_all() -> tuple[list[T | str], list[str]]:
         results: list[T | str] = []
         errors: list[str] = []
@@ -156,7 +157,9 @@ def rehearse(
             for question in questions:
                 requests.clear()
                 try:
-                    answer = await index.prepare(AskRequest(question, level, method=method))(asker, None)
+                    answer = await index.prepare(AskRequest(question, level, method=method, query=query))(
+                        asker, None
+                    )
                     results.append(extract(answer, list(requests)))
                     continue
                 except (StoreError, RunStopped):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import comb
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.messages import Usage
+from graphrag_ray.base.messages import RERANK, Usage
 from graphrag_ray.evaluate.comparison import parse_plan
 from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearse
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
@@ -16,6 +16,7 @@ from graphrag_ray.llm.pricing import cost_usd, highest_price
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.nearest import TYPICAL_CHUNK_TOKENS
 from graphrag_ray.query.question_files import BatchQuestion
 
 SAMPLE_SIZE = 3  # Number of questions per condition whose prompts are built and measured.
@@ -64,7 +65,9 @@ def estimate_costs(
     costs = [
         _condition_cost(index, condition, sample, len(questions)) for condition in parsed if condition.method
     ]
-    if any(condition.method and "embed" in methods.stages(condition.method) for condition in parsed):
+    if any(
+        condition.method and "embed" in methods.get_method(condition.method).stages for condition in parsed
+    ):
         costs.append(_cost(index, "embed", len(questions), sum(count(p.text) for p in questions), 0))
     answer_tokens = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
     judge = judge_spec(index.settings, prompts).prompt
@@ -107,6 +110,10 @@ def _condition_cost(
         )
         for stage, prompts in sizes.items()
     ]
+    query = changed.settings.query
+    if RERANK in methods.stages(condition.method, query):
+        tokens = n * query.rerank_candidates * TYPICAL_CHUNK_TOKENS
+        costs.append(_cost(changed, RERANK, n, tokens, 0, n))
     known = [cost.cost_usd for cost in costs if cost.cost_usd is not None]
     return CostEstimate(
         condition.name,
@@ -117,7 +124,9 @@ def _condition_cost(
     )
 
 
-def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> CostEstimate:
+def _cost(
+    index: Index, stage: str, calls: float, prompt: float, completion: float, searches: int = 0
+) -> CostEstimate:
     price = highest_price(index.settings.model(index.settings.model_name(stage)))
-    usd = cost_usd(Usage(round(prompt), round(completion)), price)
+    usd = cost_usd(Usage(round(prompt), round(completion), searches=searches), price)
     return CostEstimate(stage, calls, prompt, completion, usd)

@@ -103,7 +103,7 @@ class EvaluationRun:
         def progress(p: SweepProgress) -> SweepProgress:
             return replace(sweep.progress(p), stage=condition.name)
 
-        stages = methods.stages(condition.method, index.settings.query.dynamic)
+        stages = methods.stages(condition.method, index.settings.query)
         with self._timed(condition.name):
             sweep.run(self._executor(index.settings, stages, progress))
         return list(sweep.rows())

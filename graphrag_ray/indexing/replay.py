@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.messages import ChatReply, ChatRequest
+from graphrag_ray.base.messages import ChatReply, ChatRequest, RerankRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.stored_settings import without_machine_settings
@@ -204,6 +204,8 @@ def _turns(driver: DialogueRunner[Any], rows: Sequence[JournalRow]) -> list[Turn
             if isinstance(request, ChatRequest):
                 new = request.messages[n_earlier:] if len(state.requests) == 1 else request.messages
                 messages: tuple[tuple[str, str], ...] = tuple((m.role, m.content) for m in new)
+            elif isinstance(request, RerankRequest):
+                messages = tuple(("user", text) for text in (request.query, *request.documents))
             else:
                 messages = (("user", request.text),)
             error = failure.error if failure and failure.request_hash == request.hash else None

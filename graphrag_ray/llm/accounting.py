@@ -127,14 +127,15 @@ class CallRecord:
 
 
 def sum_usage(usages: Iterable[Usage]) -> Usage:
-    prompt = completion = cached = 0
+    prompt = completion = cached = searches = 0
     reported = True
     for usage in usages:
         prompt += usage.prompt_tokens
         completion += usage.completion_tokens
         cached += usage.cached_tokens
+        searches += usage.searches
         reported = reported and usage.reported
-    return Usage(prompt, completion, cached, reported)
+    return Usage(prompt, completion, cached, reported, searches)
 
 
 @dataclass

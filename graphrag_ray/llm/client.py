@@ -40,6 +40,8 @@ from graphrag_ray.base.messages import (
     EmbeddingReply,
     EmbeddingRequest,
     Message,
+    RerankReply,
+    RerankRequest,
     StreamListener,
     Usage,
 )
@@ -70,12 +72,14 @@ from graphrag_ray.llm.endpoint_replies import (
     read_chat,
     read_embeddings,
     read_events,
+    read_rerank,
 )
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.quirks import IMPLICIT_REASONING, REASONS, USAGE, EndpointQuirks, yes_no_bias
 from graphrag_ray.llm.request_sizes import (
     count_prompt_tokens,
+    count_rerank_tokens,
     count_text_tokens,
     output_limit,
     reasoning_room,
@@ -93,9 +97,10 @@ ALONE_S = 0.5  # how long other requests wait for the first one with the same pa
 BASE_BYTES = 1 << 18  # allowance for the envelope of a reply, and for errors
 BYTES_PER_TOKEN, BYTES_PER_EVENT = 64, 1_024  # upper bounds for a token in a body, and as a streamed event
 MAX_DIMENSIONS, BYTES_PER_NUMBER = 16_384, 32  # upper bounds for an embedding
+BYTES_PER_RESULT, ESCAPED = 1_024, 6  # upper bounds for a reranked document, and for a byte of its text
 PROBE_S = 5.0
 MAX_LISTING_BYTES = 16 << 20
-_CHAT, _EMBEDDINGS = "/chat/completions", "/embeddings"
+_CHAT, _EMBEDDINGS, _RERANK = "/chat/completions", "/embeddings", "/rerank"
 
 max_bytes: ContextVar[int] = ContextVar("max_bytes", default=BASE_BYTES)
 """Maximum size of the response to the current task's request."""
@@ -178,6 +183,9 @@ class EndpointClient(Client):
         self._quirks.add((quirks or {}).get(self.display_address, ()))
         self._sent_first: dict[frozenset[str], asyncio.Event] = {}
         self._dimensions: int | None = None
+        # Some providers document the whole address, which users copy. An absolute one replaces the base URL.
+        url = endpoint.base_url.rstrip("/")
+        self._rerank_path = url if url.endswith(_RERANK) else _RERANK
         self._transport_errors = transport_errors()
         connect_s = min(CONNECT_S, CONNECT_SHARE * model.timeout_s)
         timeout = httpx2.Timeout(model.timeout_s, connect=connect_s, pool=None)
@@ -313,6 +321,23 @@ class EndpointClient(Client):
 
         numbers = len(texts) * (requests[0].dimensions or MAX_DIMENSIONS)
         return await self._post(_EMBEDDINGS, body, read, BASE_BYTES + numbers * BYTES_PER_NUMBER)
+
+    async def rerank(self, request: RerankRequest) -> RerankReply:
+        """Score documents with the API that Cohere, Jina, Voyage, vLLM and others share.
+
+        The number of results is not limited (`top_n`): by default, endpoints return all, and Voyage refuses
+        the parameter.
+        """
+        body = {"model": self._name, "query": request.query, "documents": list(request.documents)}
+
+        def read(reply: Mapping[str, Any]) -> RerankReply:
+            n_tokens = count_rerank_tokens(request, self._model)
+            return read_rerank(reply, len(request.documents), n_tokens, self.display_address)
+
+        # Some endpoints return the documents too.
+        n_bytes = ESCAPED * sum(len(text.encode()) for text in request.documents)
+        limit = BASE_BYTES + n_bytes + BYTES_PER_RESULT * len(request.documents)
+        return await self._post(self._rerank_path, body, read, limit)
 
     async def probe(self, embeds: bool) -> CallError | None:
         """Return why requests cannot succeed, or None if they may. Sends a tiny request if necessary."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeGuard
 
@@ -17,6 +19,7 @@ from graphrag_ray.base.messages import (
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
+    RerankReply,
     Usage,
     join_surrogates,
 )
@@ -158,6 +161,42 @@ def read_embeddings(
     else:
         usages = [Usage(n) for n in split_proportionally(usage.prompt_tokens, counts)]
     return [EmbeddingReply(v.tobytes(), u) for v, u in zip(vectors, usages, strict=True)]
+
+
+def read_rerank(body: Mapping[str, Any], n_documents: int, n_tokens: int, where: str) -> RerankReply:
+    """Parse the reply of a rerank call.
+
+    The results are under `results` (Cohere, Jina, vLLM) or `data` (Voyage), in any order. Results without a
+    valid index or a finite score are ignored, and the first of several with the same index counts.
+
+    Args:
+        n_tokens: Our own count, for endpoints that report no usage or implausible usage.
+
+    Raises:
+        TransientCallError: The body has no usable result.
+    """
+    results = body.get("results", body.get("data"))
+    scores = np.full(n_documents, np.nan, "<f4")
+    for result in reversed(results) if isinstance(results, list) else ():
+        if not isinstance(result, Mapping):
+            continue
+        index, score = result.get("index"), result.get("relevance_score", result.get("score"))
+        if type(index) is int and 0 <= index < n_documents and type(score) in (int, float):
+            with suppress(OverflowError), np.errstate(over="ignore"):
+                number = np.float32(score)
+                scores[index] = number if np.isfinite(number) else scores[index]
+    if np.isnan(scores).all():
+        raise TransientCallError(f"{where} sent a reply without relevance scores: {str(body)[:200]}")
+    reported, meta = body.get("usage"), body.get("meta")
+    total = reported.get("total_tokens") if isinstance(reported, Mapping) else None
+    usage = _usage({"prompt_tokens": total})  # rerankers write nothing; some report only the total
+    if usage is None or not is_plausible(usage, Usage(n_tokens), 0, MAX_TOKENS):
+        usage = Usage(n_tokens, reported=False)
+    billed = meta.get("billed_units") if isinstance(meta, Mapping) else None
+    searches = billed.get("search_units") if isinstance(billed, Mapping) else None
+    searches = round(searches) if isinstance(searches, float) and searches.is_integer() else searches
+    n_searches = searches if _is_count(searches) and searches <= n_documents else 1
+    return RerankReply(scores.tobytes(), replace(usage, searches=n_searches))
 
 
 def split_proportionally(total: int, weights: Sequence[int]) -> list[int]:

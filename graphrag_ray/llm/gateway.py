@@ -23,6 +23,8 @@ from graphrag_ray.base.messages import (
     EmbeddingRequest,
     Reply,
     Request,
+    RerankReply,
+    RerankRequest,
     StreamListener,
     Usage,
 )
@@ -31,7 +33,12 @@ from graphrag_ray.base.providers import PROVIDERS, Client, LocalProvider
 from graphrag_ray.llm.accounting import CallRecord, sum_usage
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.model_client import CallResult, ModelClient, Runtime
-from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, count_text_tokens
+from graphrag_ray.llm.request_sizes import (
+    PACK_TOKENS,
+    TOKENS_PER_MESSAGE,
+    count_rerank_tokens,
+    count_text_tokens,
+)
 
 T = TypeVar("T")
 _CountedReply: TypeAlias = tuple[ChatReply, Usage]
@@ -88,7 +95,7 @@ class Gateway:
         self, request: Request, stage: str, listener: StreamListener | None = None
     ) -> CallResult[Reply]:
         """Like `ask`, with details of the call. A `listener` receives a chat reply piece by piece."""
-        result: CallResult[ChatReply] | CallResult[EmbeddingReply]
+        result: CallResult[ChatReply] | CallResult[EmbeddingReply] | CallResult[RerankReply]
         name = request.call.model
         client = self._models.get(name)
         if client and client.model.address_unknown:
@@ -97,6 +104,8 @@ class Gateway:
             if name not in self._packers:
                 self._packers[name] = Packer(self._local_model(name).embed, len, texts=1024, hold_s=0.0)
             result = await self._packers[name].add(request, stage)
+        elif isinstance(request, RerankRequest):
+            result = await (client or self._local_model(name)).rerank(request, stage)
         elif client:
             result = await client.chat(request, stage, listener)
         else:
@@ -245,6 +254,12 @@ class LocalModelClient:
         usages = [Usage(count_text_tokens(r.text, _MODEL), reported=False) for r in requests]
         counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
         return await self._account(counted, requests[0], stage, sum_usage(usages), started)
+
+    async def rerank(self, request: RerankRequest, stage: str) -> CallResult[RerankReply]:
+        started = self._runtime.clock()
+        reply = await self._run(partial(self._provider.rerank, request))
+        usage = Usage(count_rerank_tokens(request, _MODEL), reported=False)
+        return await self._account(replace(reply, usage=usage), request, stage, usage, started)
 
     async def _account(
         self, reply: T, request: Request, stage: str, usage: Usage, started: float

@@ -19,6 +19,8 @@ from graphrag_ray.base.messages import (
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
+    RerankReply,
+    RerankRequest,
     StreamListener,
     Usage,
 )
@@ -29,7 +31,12 @@ from graphrag_ray.llm.call_failures import BilledFailure, NoAnswer, ParameterRef
 from graphrag_ray.llm.hedging import CallDurations, race
 from graphrag_ray.llm.limiter import Limiter, Permit, PermitQueue
 from graphrag_ray.llm.limits import CallOutcome
-from graphrag_ray.llm.request_sizes import count_prompt_tokens, count_text_tokens, output_limit
+from graphrag_ray.llm.request_sizes import (
+    count_prompt_tokens,
+    count_rerank_tokens,
+    count_text_tokens,
+    output_limit,
+)
 from graphrag_ray.llm.token_bucket import check_within_limit
 
 T = TypeVar("T")
@@ -169,7 +176,10 @@ class CallResult(Generic[T]):
 
 @dataclass(frozen=True)
 class _Call(Generic[T]):
-    """One logical call. `tokens` returns how many tokens to reserve; `usage`, the usage of a result."""
+    """One logical call. `tokens` returns how many tokens to reserve; `usage`, the usage of a result.
+
+    `searches` is the expected number of billed searches.
+    """
 
     stage: str
     prompt: str
@@ -178,6 +188,7 @@ class _Call(Generic[T]):
     send: Callable[[Client], Awaitable[T]]
     usage: Callable[[T], Usage]
     hedge: bool = True
+    searches: int = 0
 
 
 class ModelClient:
@@ -242,6 +253,21 @@ class ModelClient:
             lambda: size,
             lambda c: c.embed(requests),
             lambda replies: sum_usage(r.usage for r in replies),
+        )
+        return self._run(call)
+
+    def rerank(self, request: RerankRequest, stage: str) -> Awaitable[CallResult[RerankReply]]:
+        size = count_rerank_tokens(request, self.model)
+        call = _Call[RerankReply](
+            *(
+                stage,
+                request.prompt,
+                size,
+                lambda: size,
+                lambda c: c.rerank(request),
+                lambda reply: reply.usage,
+            ),
+            searches=1,
         )
         return self._run(call)
 
@@ -313,7 +339,9 @@ class ModelClient:
         assert not isinstance(client, FatalCallError)  # the pool never uses these
         used = permit.tokens  # the best estimate if the call is not answered
         outcome: tuple[int, bool] | None = None
-        expected = Usage(call.prompt_tokens, max(0, permit.tokens - call.prompt_tokens))
+        expected = Usage(
+            call.prompt_tokens, max(0, permit.tokens - call.prompt_tokens), searches=call.searches
+        )
         expected_cost = record.begin(client.display_address, expected, client.price)
         in_flight.add(expected_cost)
         client.add_quirks(limiter.quirks(self._name, endpoint))

@@ -45,6 +45,7 @@ def highest_price(model: Model) -> Price | None:
     return Price(
         input_usd_per_mtok=max(p.input_usd_per_mtok for p in known_prices),
         output_usd_per_mtok=max(p.output_usd_per_mtok for p in known_prices),
+        usd_per_search=max(p.usd_per_search for p in known_prices),
     )
 
 
@@ -59,7 +60,8 @@ def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
         (cached, price.input_usd_per_mtok if cached_price is None else cached_price),
         (usage.completion_tokens, price.output_usd_per_mtok),
     )
-    return sum(tokens * round(usd_per_mtok * PICO_USD / 1_000_000) for tokens, usd_per_mtok in used)
+    by_tokens = sum(tokens * round(usd_per_mtok * PICO_USD / 1_000_000) for tokens, usd_per_mtok in used)
+    return by_tokens + usage.searches * round(price.usd_per_search * PICO_USD)
 
 
 def cost_usd(usage: Usage, price: Price | None) -> float | None:

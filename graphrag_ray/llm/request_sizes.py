@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import RequestTooLarge
-from graphrag_ray.base.messages import ChatRequest
+from graphrag_ray.base.messages import ChatRequest, RerankRequest
 from graphrag_ray.corpus.tokens import Vocabulary, count_tokens, vocabulary_for
 
 TOKENS_PER_MESSAGE = 4  # approximate overhead of a chat template per message
@@ -34,6 +34,12 @@ def count_text_tokens(text: str, model: Model) -> int:
     """Count the tokens of a text. At least 1, because endpoints bill at least one."""
     count_text = _cached_count if len(text) < _MAX_CACHED_CHARS else count_tokens
     return max(1, count_text(text, vocabulary_of(model.model, model.tokenizer).name))
+
+
+def count_rerank_tokens(request: RerankRequest, model: Model) -> int:
+    """Count the tokens of a rerank request. A cross-encoder reads the query with each document."""
+    query = count_text_tokens(request.query, model)
+    return sum(query + count_text_tokens(document, model) for document in request.documents)
 
 
 @lru_cache(maxsize=512)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, STAGE_SETTING_KEYS
 from graphrag_ray.base.errors import GraphRagError, ReportsMissing, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.messages import join_surrogates
+from graphrag_ray.base.messages import RERANK, join_surrogates
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.prompts import Prompt, load_prompts
 from graphrag_ray.base.stored_settings import with_stored_settings
@@ -183,7 +183,8 @@ class Index:
             )
         methods.check_method(ask.method, ask.level, ask.where, self.baselines)
         query = ask.query or self.settings.query
-        require_known_addresses(self.settings, methods.stages(ask.method, query.dynamic, bool(ask.history)))
+        asked = self.settings.model_copy(update={"query": query})
+        require_known_addresses(asked, methods.stages(ask.method, query, bool(ask.history)))
         env = self.env
         if ask.query is not None:
             env = replace(env, settings=env.settings.model_copy(update={"query": query}))
@@ -198,7 +199,7 @@ class Index:
             reserve = reduce_bound(ask.text, env)
             asker.budget = QuestionBudget(env.settings.query, self.settings.models, reserve)
         searching = Searching(self.searcher, asker)
-        failed: Counter[str] = Counter()
+        failed: dict[str, list[str]] = defaultdict(list)
 
         async def fulfil(need: Need) -> Any:
             match need:
@@ -218,7 +219,7 @@ class Index:
             outcomes = await asker.run(
                 need.phase, need.factories, need.is_answer, streamer if need.is_answer else None
             )
-            failed[need.phase] += sum(o.result is None for o in outcomes)
+            failed[need.phase] += [o.error for o in outcomes if o.result is None]
             return [DialogueOutcome(o.result, o.error) for o in outcomes]
 
         with traces.question_span(ask.method, self.manifest.number) as note:
@@ -263,12 +264,13 @@ class Index:
         return similarities(need.question, need.texts)
 
     def _add_usage_and_notes(
-        self, answer: Answer, ask: AskRequest, asker: BaseAsker, failed: Mapping[str, int]
+        self, answer: Answer, ask: AskRequest, asker: BaseAsker, failed: Mapping[str, Sequence[str]]
     ) -> Answer:
-        """Add usage and notes to an answer. `failed` counts the failed dialogues of each phase."""
+        """Add usage and notes to an answer. `failed` has the errors of the failed dialogues of each phase."""
         has_graph, has_reports = "entities" in self.manifest.tables, bool(self.manifest.hierarchies)
         notes = (
             *answer.notes,
+            *(f"Passages were not reranked: {error}" for error in dict.fromkeys(failed.get(RERANK, ()))),
             *no_answer_hints(answer, bool(ask.where), has_graph, has_reports),
             *self._snapshot_notes(None if answer.found else ask.text, *asker.cached),
         )
@@ -277,7 +279,7 @@ class Index:
             totals.setdefault(stage, CallTotals()).merge(usage)
         phases = {
             stage: Phase(
-                *(t.calls, failed.get(stage, 0), t.prompt_tokens, t.completion_tokens, t.cached_tokens),
+                *(t.calls, len(failed.get(stage, ())), t.prompt_tokens, t.completion_tokens, t.cached_tokens),
                 t.cost_usd,
             )
             for stage, t in totals.items()

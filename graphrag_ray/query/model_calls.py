@@ -13,7 +13,15 @@ from typing import TypeVar
 from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import BudgetSpent, CallError, PermanentCallError
 from graphrag_ray.base.index_settings import Query
-from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Reply, Request, StreamListener, Usage
+from graphrag_ray.base.messages import (
+    Dialogue,
+    EmbeddingRequest,
+    Reply,
+    Request,
+    RerankRequest,
+    StreamListener,
+    Usage,
+)
 from graphrag_ray.engine.in_process import run_dialogues
 from graphrag_ray.engine.model_access import Ask, Models, StreamingAsk, open_gateway
 from graphrag_ray.engine.reply_cache import ReplyCache
@@ -25,6 +33,7 @@ from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.llm.pricing import cost_usd, highest_price
 from graphrag_ray.llm.request_sizes import (
     count_prompt_tokens,
+    count_rerank_tokens,
     count_text_tokens,
     output_limit,
     reasoning_room,
@@ -88,6 +97,8 @@ class QuestionBudget:
         model = self.models.get(request.call.model, Model())
         if isinstance(request, EmbeddingRequest):
             bound = self._cost(request, Usage(count_text_tokens(request.text, model)))
+        elif isinstance(request, RerankRequest):
+            bound = self._cost(request, Usage(count_rerank_tokens(request, model), searches=1))
         else:
             prompt = count_prompt_tokens(request, model)
             room = reasoning_room(request, model, prompt, request.call.reasoning_tokens)
@@ -121,7 +132,7 @@ class QuestionBudget:
     def _cost(self, request: Request, usage: Usage) -> CostBound:
         model = self.models.get(request.call.model, Model())
         # Leave out cached tokens, which may be cheaper: the bound must not be too low.
-        usage = Usage(usage.prompt_tokens, usage.completion_tokens)
+        usage = replace(usage, cached_tokens=0)
         tokens = usage.prompt_tokens + usage.completion_tokens
         price = highest_price(model)
         return CostBound(1, tokens, cost_usd(usage, price), "" if price else request.call.model)

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.messages import RERANK
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.query.methods.answer import Answer
@@ -72,7 +73,7 @@ def note_call(call: CallRecord) -> None:
         return
     from opentelemetry.trace import SpanKind, StatusCode
 
-    operation = "embeddings" if call.prompt == "embed" else "chat"
+    operation = {"embed": "embeddings", RERANK: RERANK}.get(call.prompt, "chat")
     ended, endpoint = time.time_ns(), urlsplit(display_url(call.endpoint))
     attributes = {
         "gen_ai.operation.name": operation,

@@ -39,6 +39,7 @@ from graphrag_ray.base.messages import (
     ChatRequest,
     EmbeddingRequest,
     Message,
+    RerankRequest,
     Usage,
 )
 from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS
@@ -425,6 +426,50 @@ def test_embeddings_are_batched_and_returned_in_order():
     assert [r.vector for r in together[:5]] == [r.vector for r in alone]
     assert np.frombuffer(together[0].vector, "<f4").shape == (16,)
     assert all(r.usage.prompt_tokens == 4 for r in together)
+
+
+RERANKING = RerankRequest("red apple", ("a green pear", "a red apple", "a red car"), CALL)
+
+
+def scores(reply):
+    return np.frombuffer(reply.vector, "<f4").tolist()
+
+
+def test_documents_are_reranked_in_one_call_that_is_accounted():
+    with Endpoint() as endpoint:
+        price = {"input_usd_per_mtok": 1.0, "usd_per_search": 0.002}
+        world = World(endpoint, price=price)
+        reply = world.run_one(RERANKING)
+    assert scores(reply) == [0, 2, 1]
+    (sent,) = endpoint.bodies("/rerank")
+    assert sent == {"model": "gpt-4o-mini", "query": "red apple", "documents": list(RERANKING.documents)}
+    total = world.accounts.total
+    assert total.calls == 1 and total.prompt_tokens == reply.usage.prompt_tokens > 10
+    assert total.cost_usd == pytest.approx(0.002 + total.prompt_tokens / 1e6)
+
+
+def test_the_address_of_a_reranker_may_include_the_path():
+    with Endpoint() as endpoint:
+        described = connection_settings.Endpoint(base_url=endpoint.base_url + "/rerank")
+        assert scores(World(described).run_one(RERANKING)) == [0, 2, 1]
+
+
+def test_reranking_is_retried_and_fails_like_other_calls():
+    with Endpoint(rerank=in_turn(BROKEN, GARBAGE, Raw(b'{"results": []}'), "")) as endpoint:
+        assert scores(World(endpoint).run_one(RERANKING)) == [0, 2, 1] and len(endpoint.requests) == 4
+    with Endpoint(rerank=lambda body: NO_SUCH_MODEL) as endpoint:
+        assert isinstance(World(endpoint).run_one(RERANKING), FatalCallError)
+    with Endpoint(rerank=lambda body: TOO_LONG) as endpoint:
+        assert isinstance(World(endpoint).run_one(RERANKING), PermanentCallError)
+
+
+def test_a_local_provider_without_reranking_says_so():
+    async def ask():
+        gateway = Gateway({}, LocalLimiter({}, 1), {}, max_attempts=1, on_call=Accounts().add)
+        return await gateway.ask(RERANKING, "rerank")
+
+    with pytest.raises(FatalCallError, match="cannot rerank"):
+        asyncio.run(ask())
 
 
 def test_embeddings_without_base64_are_accepted():

@@ -146,6 +146,13 @@ def test_embeddings_are_unit_vectors_in_both_encodings(endpoint: Running) -> Non
     assert endpoint.stats()["texts_embedded_twice"] == 1 + 3 + 1
 
 
+def test_reranked_documents_are_scored_by_shared_words(endpoint: Running) -> None:
+    body = {"model": "m", "query": "red apple", "documents": ["a pear", "a red apple", "a red car"]}
+    reply: Any = endpoint.client.post("/rerank", body=body, cast_to=object)
+    assert [(r["index"], r["relevance_score"]) for r in reply["results"]] == [(1, 1.0), (2, 0.5), (0, 0.0)]
+    assert reply["usage"]["total_tokens"] > 0 and endpoint.own("/stats")["by_kind"]["rerank"]["answered"] == 1
+
+
 def test_call_over_the_limit_is_rejected_with_a_waiting_time(endpoint: Running) -> None:
     endpoint.set(rpm=3, tpm=1_000_000, speed=0.1)
     for n in range(3):
@@ -292,6 +299,7 @@ def test_invalid_setting_or_body_is_rejected_with_a_reason(endpoint: Running) ->
     for path, body in (
         ("/chat/completions", {"model": "m"}),
         ("/embeddings", {"input": []}),
+        ("/rerank", {"query": "q", "documents": [1]}),
         ("/chat/completions", []),
     ):
         with pytest.raises(openai.BadRequestError):

@@ -65,7 +65,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "answer", "map", "reduce"),
+    stages=("embed", "rerank", "answer", "map", "reduce"),
     description="one of the other methods, chosen by simple rules",
     dynamic=True,
     reply_dependent=True,

@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.query.methods.method import Hit, NameCounts, Rows, Search, SearchEnv, Steps, Walk, WalkHit
 from graphrag_ray.query.methods.question_names import Mentions, find_mentions
+from graphrag_ray.query.methods.reranking import RecordId, n_candidates, reranked
 
 RARITY = 1.5
 UNSURE_WEIGHT = 0.3
@@ -60,9 +61,15 @@ def walk_chunks(
         if not names:
             names, near_chunks = yield from _nearest_starts(text, env, only_ids)
             starts = add_weights(starts, near_chunks)
-        walks.append(Walk(names, add_weights(starts, {}), k, only_ids))
+        depth = n_candidates(env.settings.query, k)
+        walks.append(Walk(names, add_weights(starts, {}), depth, only_ids))
     hits_of: list[list[WalkHit]] = yield tuple(walks)
-    return hits_of
+    orders: list[tuple[str, list[RecordId]]] = [
+        (text, [("text_unit", hit.id) for hit in hits]) for text, hits in zip(texts, hits_of, strict=True)
+    ]
+    hit_of = [{hit.id: hit for hit in hits} for hits in hits_of]
+    lists = yield from reranked(orders, env)
+    return [[by_id[id_] for _, id_ in ids[:k]] for by_id, ids in zip(hit_of, lists, strict=True)]
 
 
 def _nearest_starts(

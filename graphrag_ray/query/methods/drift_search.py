@@ -150,7 +150,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "drift", "reduce"),
+    stages=("embed", "rerank", "drift", "reduce"),
     description="reports, then answers to follow-up questions",
     levels=True,
     graph=True,

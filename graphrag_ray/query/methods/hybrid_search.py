@@ -31,7 +31,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "answer"),
+    stages=("embed", "rerank", "answer"),
     description="passages by keywords and embedding",
     suggestions=("local", "global"),
 )

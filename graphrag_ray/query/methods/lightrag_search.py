@@ -63,6 +63,7 @@ from graphrag_ray.query.methods.method import (
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import relevant, similarities_of
 from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits
+from graphrag_ray.query.methods.reranking import reranked
 from graphrag_ray.query.methods.single_context import ADVICE, PHASE, answer_from
 
 NAME = "lightrag"
@@ -110,7 +111,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "keywords", "answer"),
+    stages=("embed", "rerank", "keywords", "answer"),
     description="entities and relationships near keywords of the question",
     graph=True,
     suggestions=("hybrid", "global"),
@@ -182,7 +183,9 @@ def _context(
         elements.append(selected)
         left_out += len(of_section) - len(selected)
         cut += n_cut
-    order = list(by_turns([near_chunks, stating]))[: query.lightrag_chunks]
+    by_rank: list[tuple[Kind, str]] = [("text_unit", id_) for id_ in by_turns([near_chunks, stating])]
+    (by_rank,) = yield from reranked([(text, by_rank)], env)
+    order = [id_ for _, id_ in by_rank[: query.lightrag_chunks]]
     chosen, _ = yield from prefix_that_fits(order, env, context_tokens=context_tokens)
     sources = yield from load_records((("text_unit", id_) for id_ in chosen), env, distinct_texts=True)
     left_out += max(n_stating, len(order)) - len(sources)

@@ -83,7 +83,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "answer"),
+    stages=("embed", "rerank", "answer"),
     description="entities near the question and their neighbourhood",
     levels=True,
     graph=True,

@@ -16,6 +16,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.plugins import PluginError, Registry
 
 if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Query
     from graphrag_ray.query.methods.method import Method, Question, SearchEnv
 
 _LOG = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class MethodKind:
 
     Attributes:
         search: Answers a question. `method.py` lists the requests that it may yield.
-        stages: Stages whose models it calls.
+        stages: Stages whose models it calls. "rerank" counts only with `query.rerank_model`.
         description: The data it reads, as a noun phrase.
         levels: Whether it reads reports of one level.
         dynamic: Whether it supports dynamic community selection.
@@ -95,10 +96,11 @@ def load_all() -> dict[str, MethodKind]:
     return kinds
 
 
-def stages(name: str, dynamic: bool = False, is_follow_up: bool = False) -> list[str]:
+def stages(name: str, query: Query, is_follow_up: bool = False) -> list[str]:
     """List the stages whose models a question calls. A follow-up question has a history."""
     kind = get_method(name)
-    return [*kind.stages, *["rate"] * (dynamic and kind.dynamic), *["condense"] * is_follow_up]
+    called = [stage for stage in kind.stages if stage != "rerank" or query.rerank_model]
+    return [*called, *["rate"] * (query.dynamic and kind.dynamic), *["condense"] * is_follow_up]
 
 
 def check_method(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:

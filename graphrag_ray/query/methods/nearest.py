@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.graph.report_context import Context, passage_record
 from graphrag_ray.query.methods.context_filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import By, Hit, Kind, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits, with_documents
+from graphrag_ray.query.methods.reranking import RecordId, n_candidates, reranked
 
 T = TypeVar("T")
 
@@ -19,20 +22,23 @@ TYPICAL_CHUNK_TOKENS = 600
 MIN_HITS = 32
 FEWEST = 3
 """Number of records of a kind that are shown whatever their similarity to the question."""
-
-RecordId: TypeAlias = tuple[Kind, str]
+RRF_K = 60
+"""Constant of reciprocal rank fusion, as published and as in Azure AI Search."""
 
 
 def rank(searches: Sequence[Search], env: SearchEnv, k: int | None = None) -> Steps[list[RecordId]]:
-    """Run searches with k hits each, or enough to fill a context, and fuse their results by score."""
-    query = env.settings.query
-    weights = {"vector": query.hybrid_vector_weight, "keyword": 1 - query.hybrid_vector_weight}
+    """Run searches with k hits each, or enough to fill a context, and fuse their results."""
     k = k or default_k(env)
     lists: list[list[Hit]] = yield tuple(replace(s, k=k) for s in searches)
-    return fuse(
-        [{(s.kind, hit.id): hit.score for hit in hits} for s, hits in zip(searches, lists, strict=True)],
-        [weights[s.by] for s in searches],
-    )
+    scored = [{(s.kind, hit.id): hit.score for hit in hits} for s, hits in zip(searches, lists, strict=True)]
+    return fuse_searches(scored, [s.by for s in searches], env.settings.query)
+
+
+def fuse_searches(lists: Sequence[Mapping[T, float]], by: Sequence[By], query: Query) -> list[T]:
+    """Fuse the results of searches, each best first, as `query.fusion` and `hybrid_vector_weight` say."""
+    share = query.hybrid_vector_weight
+    weights = None if share == "auto" else [share if b == "vector" else 1 - share for b in by]
+    return (fuse if query.fusion == "score" else fuse_ranks)(lists, weights)
 
 
 def similarities_of(
@@ -62,7 +68,8 @@ def relevant(ids: Iterable[str], similarity: Mapping[str, float], share: float) 
 
 
 def default_k(env: SearchEnv) -> int:
-    return max(MIN_HITS, 2 * env.settings.query.context_tokens // TYPICAL_CHUNK_TOKENS)
+    query = env.settings.query
+    return n_candidates(query, max(MIN_HITS, 2 * query.context_tokens // TYPICAL_CHUNK_TOKENS))
 
 
 def nearest_context(
@@ -76,8 +83,13 @@ def nearest_context(
     budget = env.settings.query.context_tokens
     k = default_k(env)
     contexts = 1.5
+    head: list[RecordId] = []
     while True:
         order = yield from rank(searches, env, k)
+        if not head:  # Longer lists scale scores differently, which would reorder the first records.
+            (ranked,) = yield from reranked([(searches[0].text, order)], env, chunks)
+            head = ranked[: n_candidates(env.settings.query, MIN_HITS)]
+        order = list(dict.fromkeys([*head, *order]))
         ranked_chunks = [id_ for kind, id_ in order if kind == "text_unit"]
         while True:
             likely, are_all = set[str](), True
@@ -96,18 +108,34 @@ def nearest_context(
         k *= 4
 
 
-def fuse(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T]:
-    """Fuse scored lists into one ranking by a convex combination of their scores.
+def fuse(lists: Sequence[Mapping[T, float]], weights: Sequence[float] | None = None) -> list[T]:
+    """Fuse scored lists into one ranking by a weighted sum of their scores.
 
-    After Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval". Each list is
-    scaled to 0–1 first, with 0 for records that it lacks. Ties keep the order of the earlier list.
+    Each list is scaled to 0–1 first, with 0 for records that it lacks. With weights, this is the convex
+    combination of Bruch, Gai and Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval". Without
+    weights, each list is divided by its sum (Montague and Aslam 2001, "Relevance Score Normalization for
+    Metasearch"). So a list whose best records stand out counts more than one with many similar scores. Ties
+    keep the order of the earlier list.
     """
     sums: dict[T, float] = {}
-    for scores, weight in zip(lists, weights, strict=True):
+    for n, scores in enumerate(lists):
         low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
-        for key, score in scores.items():
-            scaled = (score - low) / (high - low) if high > low else 1.0
-            sums[key] = sums.get(key, 0.0) + weight * scaled
+        scaled = {key: (s - low) / (high - low) if high > low else 1.0 for key, s in scores.items()}
+        weight = weights[n] if weights else 1 / (math.fsum(scaled.values()) or 1.0)
+        for key, score in scaled.items():
+            sums[key] = sums.get(key, 0.0) + weight * score
+    return sorted(sums, key=lambda key: -sums[key])
+
+
+def fuse_ranks(lists: Sequence[Iterable[T]], weights: Sequence[float] | None = None) -> list[T]:
+    """Fuse lists, each best first, into one ranking by reciprocal rank (Cormack, Clarke and Büttcher 2009).
+
+    Ranks count from 1, and without weights all lists count equally. Ties keep the order of the earlier list.
+    """
+    sums: dict[T, float] = {}
+    for ranked, weight in zip(lists, weights or [1.0] * len(lists), strict=True):
+        for position, key in enumerate(ranked, 1):
+            sums[key] = sums.get(key, 0.0) + weight / (RRF_K + position)
     return sorted(sums, key=lambda key: -sums[key])
 
 

@@ -141,7 +141,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "answer", "steps"),
+    stages=("embed", "rerank", "answer", "steps"),
     description="passages visited by a random walk over names",
     graph=True,
     suggestions=("hybrid", "local"),

@@ -2,8 +2,8 @@
 
 Two lists of chunks and summaries are fused, the nearest by cosine similarity and by BM25. TREX has one index.
 Here, chunks and summaries have separate indexes with separate word statistics. (Scaling their scores to 0–1
-separately gives worse results.) TREX fuses by reciprocal rank with equal weights. We fuse by score, which
-loses fewer records that only keywords find: see "Summary trees" in benchmarks/RESULTS.md.
+separately gives worse results.) TREX fuses by reciprocal rank with equal weights (`query.fusion: rrf`). The
+default is by score, which loses fewer records that only keywords find: see "Fusion" in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from graphrag_ray.query.methods.hierarchy_choice import check_embedded, resolve_
 from graphrag_ray.query.methods.hybrid_search import BOTH
 from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Search, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.nearest import fuse
+from graphrag_ray.query.methods.nearest import fuse_searches
 from graphrag_ray.query.methods.record_loading import load_records
+from graphrag_ray.query.methods.reranking import reranked
 from graphrag_ray.query.methods.single_context import answer_from
 
 NAME = "trex"
@@ -42,7 +43,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         ranked.sort(key=lambda scored: -scored[1].score)
         lists.append({(kind, hit.id): hit.score for kind, hit in ranked[:CANDIDATES]})
     query = env.settings.query
-    order = fuse(lists, [query.hybrid_vector_weight, 1 - query.hybrid_vector_weight])
+    (order,) = yield from reranked([(question.text, fuse_searches(lists, BOTH, query))], env)
     records = yield from load_records(order[: query.trex_k], env)
     context = fill([Share(records)], query.context_tokens, env.count)
     notes = [] if env.settings.hierarchies else [WITHOUT_TREE]
@@ -51,7 +52,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    stages=("embed", "answer"),
+    stages=("embed", "rerank", "answer"),
     description="passages and summaries by keywords and embedding",
     hierarchy="tree",
     alternative="hybrid",

@@ -23,5 +23,8 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 
 METHOD = MethodKind(
-    search, stages=("embed", "answer"), description="passages by embedding", suggestions=("hybrid", "local")
+    search,
+    stages=("embed", "rerank", "answer"),
+    description="passages by embedding",
+    suggestions=("hybrid", "local"),
 )

@@ -1,4 +1,6 @@
 import base64
+import contextlib
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +10,13 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, EmbeddingRequest, Message, Usage
 from graphrag_ray.llm.call_failures import PromptTruncated
-from graphrag_ray.llm.endpoint_replies import decode_object, read_chat, read_embeddings, split_proportionally
+from graphrag_ray.llm.endpoint_replies import (
+    decode_object,
+    read_chat,
+    read_embeddings,
+    read_rerank,
+    split_proportionally,
+)
 
 CALL = CallParameters("default", "m")
 REQUEST = ChatRequest("map", (Message("user", "Hello"),), CALL)
@@ -162,6 +170,58 @@ def test_anything_but_one_vector_per_text_is_a_transient_failure(answer):
 def test_vectors_with_wrong_dimensions_stop_the_run():
     with pytest.raises(FatalCallError, match=r"2 dimensions instead of 512"):
         read_embeddings(embedding_body([1.0, 2.0]), embedding_requests("a", dimensions=512), [1], "host")
+
+
+def scores_of(reply):
+    return np.frombuffer(reply.vector, "<f4").tolist()
+
+
+def test_relevance_scores_are_in_the_order_of_the_documents():
+    results = [{"index": 2, "relevance_score": 0.9}, {"index": 0, "relevance_score": -3}]
+    cohere = {"results": results, "meta": {"billed_units": {"search_units": 2.0}}}
+    reply = read_rerank(cohere, 3, 40, "host")
+    assert scores_of(reply) == pytest.approx([-3, math.nan, 0.9], nan_ok=True)
+    assert reply.usage == Usage(40, reported=False, searches=2)
+    voyage = {"data": results, "usage": {"total_tokens": 42}}
+    assert read_rerank(voyage, 3, 40, "host").usage == Usage(42, searches=1)
+
+
+def test_unusable_results_are_ignored_and_the_first_of_an_index_counts():
+    results = [
+        {"index": 1, "relevance_score": 0.5},
+        {"index": 1, "relevance_score": 0.7},
+        {"index": 0, "relevance_score": float("nan")},
+        {"index": 0, "relevance_score": None},
+        *({"index": index, "relevance_score": 1} for index in (-1, 3, True, "2", 1.0, None)),
+        *({"index": 2, "relevance_score": score} for score in (True, "1", 10**400, 1e300)),
+        {"index": 2, "score": 0.25},
+        *("text", None, {}),
+    ]
+    assert scores_of(read_rerank({"results": results}, 3, 9, "host")) == pytest.approx(
+        [math.nan, 0.5, 0.25], nan_ok=True
+    )
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"results": []}, {"results": None}, {"results": {"index": 0}}, {"data": [{"index": 0}]}]
+)
+def test_a_reply_without_relevance_scores_is_a_transient_failure(answer):
+    with pytest.raises(TransientCallError, match="without relevance scores"):
+        read_rerank(answer, 2, 9, "host")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+RESULT = st.fixed_dictionaries({"index": JSON, "relevance_score": JSON}) | JSON
+
+
+@given(st.fixed_dictionaries({"results": st.lists(RESULT) | JSON, "usage": JSON, "meta": JSON}))
+def test_no_rerank_reply_raises_another_error(answer):
+    with contextlib.suppress(TransientCallError):
+        reply = read_rerank(answer, 3, 9, "host")
+        assert len(scores_of(reply)) == 3 and 0 <= reply.usage.searches <= 3
 
 
 @given(st.integers(0, 10**7), st.lists(st.integers(0, 10**4), min_size=1, max_size=50))

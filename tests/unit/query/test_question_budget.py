@@ -18,6 +18,7 @@ from graphrag_ray.base.messages import (
     EmbeddingReply,
     EmbeddingRequest,
     Message,
+    RerankRequest,
     Usage,
 )
 from graphrag_ray.llm.accounting import CallRecord
@@ -135,6 +136,15 @@ def test_embeddings_count_towards_budget():
     asyncio.run(within(text, "embed"))
     with pytest.raises(BudgetSpent):  # nothing is found without an embedding
         asyncio.run(within(text, "embed"))
+
+
+def test_reranking_is_left_out_rather_than_the_answer():
+    request = RerankRequest("word", ("word " * 40,) * 3, CallParameters("default", "m"))
+    priced = Model(provider="openai", model="m", price={"input_usd_per_mtok": 0, "usd_per_search": 0.01})  # type: ignore[arg-type]
+    for held in (allowance(budget_tokens=100), allowance(model=priced, budget_usd=0.009)):
+        with pytest.raises(PermanentCallError, match="Not sent"):
+            held.admit(request, is_answer=False)
+    assert allowance(budget_tokens=200).admit(request, is_answer=False).tokens > 100
 
 
 def test_unanswered_request_counts_towards_budget():

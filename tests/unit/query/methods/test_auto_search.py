@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import entity_id, report_id
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.query.methods import auto_search, methods
 from graphrag_ray.query.methods.auto_search import (
     FEW_CHUNKS,
@@ -137,5 +138,6 @@ def test_level_is_rejected_and_conditions_are_accepted():
 
 
 def test_stages_cover_all_methods_that_may_be_chosen():
+    query = Query(dynamic=True, rerank_model="reranker")
     for chosen in ("local", "hybrid", "global"):
-        assert {*methods.stages(chosen, True)} <= {*methods.stages("auto", True)}
+        assert {*methods.stages(chosen, query)} <= {*methods.stages("auto", query)}

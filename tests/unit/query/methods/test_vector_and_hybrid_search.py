@@ -19,7 +19,7 @@ from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.query.methods import hybrid_search, vector_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
-from graphrag_ray.query.methods.nearest import RecordId, fuse, nearest_context
+from graphrag_ray.query.methods.nearest import RecordId, fuse, fuse_ranks, nearest_context
 from graphrag_ray.query.methods.single_context import PHASE
 
 
@@ -160,7 +160,18 @@ def test_lists_are_fused_by_scaled_scores():
     assert names(fuse([words, near], [1.0, 0.0])) == "abcd"
 
 
+def test_without_weights_the_list_whose_best_records_stand_out_counts_more():
+    flat, steep = of(a=9.0, b=8.9, c=8.8, d=1.0), of(e=0.9, f=0.3, g=0.2, h=0.1)
+    assert names(fuse([flat, steep]))[0] == "e" and names(fuse([steep, flat]))[0] == "e"
+    near = of(a=0.5, b=0.49, c=0.48, d=0.4)
+    words = of(e=20.0, f=14.0, g=12.0, h=10.0)
+    assert names(fuse([near, words]))[0] == "e"
+    assert names(fuse([near | of(a=0.9), words]))[0] == "a", "embeddings that separate gain weight"
+    assert names(fuse([of(a=0.9, b=0.2, c=0.1), of(d=7.0)]))[0] == "d", "the only chunk with the words"
+
+
 def test_constant_or_empty_lists_are_fused():
+    assert names(fuse([of(a=2.0, b=2.0), of(b=0.1)])) == "ba" and names(fuse([{}, of(d=1.0)])) == "d"
     assert names(fuse([of(a=2.0, b=2.0), of(b=0.1)], [0.5, 0.5])) == "ba"
     assert fuse([], []) == [] and names(fuse([{}, of(d=1.0)], [0.5, 0.5])) == "d"
 
@@ -177,17 +188,36 @@ SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 60), max_siz
 def test_fusion_preserves_common_order(
     lists: list[tuple[dict[str, float], float]],
 ):
-    order = names(fuse([of(**scores) for scores, _ in lists], [weight for _, weight in lists]))
-    assert sorted(order) == sorted({x for scores, _ in lists for x in scores})
-    for x, y in permutations(order, 2):
-        if all(y not in scores or scores.get(x, -math.inf) > scores[y] + 1e-6 for scores, _ in lists):
-            assert order.index(x) < order.index(y)
+    scored = [of(**dict(sorted(scores.items(), key=lambda pair: -pair[1]))) for scores, _ in lists]
+    weights = [weight for _, weight in lists]
+    for fused in (fuse(scored, weights), fuse(scored), fuse_ranks(scored, weights), fuse_ranks(scored)):
+        order = names(fused)
+        assert sorted(order) == sorted({x for scores, _ in lists for x in scores})
+        for x, y in permutations(order, 2):
+            if all(y not in scores or scores.get(x, -math.inf) > scores[y] + 1e-6 for scores, _ in lists):
+                assert order.index(x) < order.index(y)
+
+
+WHOLE_SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(-50, 50), max_size=8)
+
+
+@given(st.lists(WHOLE_SCORES, max_size=3), st.integers(1, 16), st.integers(-64, 64))
+def test_fusion_without_weights_ignores_the_units_of_scores(lists, factor: int, offset: int):
+    changed = [{key: factor * score + offset for key, score in scores.items()} for scores in lists]
+    assert fuse(changed) == fuse(lists)
+
+
+def test_ranks_are_fused_with_their_reciprocals():
+    lists = [list("abc"), list("cd")]
+    scores = {"a": 1 / 61, "b": 1 / 62, "c": 1 / 63 + 1 / 61, "d": 1 / 62}
+    assert fuse_ranks(lists) == sorted(scores, key=lambda key: -scores[key]) == list("cabd")
+    assert fuse_ranks(lists, [1.0, 0.0]) == list("abcd") and fuse_ranks([]) == []
 
 
 def test_hybrid_search_fuses_both_lists():
     snap = Snapshot(corpus(), lambda s: ["t1", "t2", "t3"] if s.by == "vector" else ["t3", "t9"])
     answer = ask(snap, hybrid_search, "What did ALICE do?")
-    assert [r.id for r in answer.contexts[0].records] == ["t1", "t3", "t2", "t9"]
+    assert [r.id for r in answer.contexts[0].records] == ["t3", "t1", "t2", "t9"]
     assert [(s.kind, s.by) for s in searches(snap)] == [("text_unit", "vector"), ("text_unit", "keyword")]
     assert answer.method == "hybrid"
 
@@ -208,6 +238,18 @@ FINDS = {
     "relationship": ["r1"],
     "community_report": [report_id("k")],
 }
+
+
+def test_hybrid_search_uses_fixed_weights_and_ranks_on_request():
+    snap = Snapshot(corpus(), lambda s: ["t1", "t2", "t3"] if s.by == "vector" else ["t3", "t9"])
+    for changes, expected in (
+        ({"hybrid_vector_weight": 0.5}, ["t1", "t3", "t2", "t9"]),
+        ({"hybrid_vector_weight": 0.0}, ["t3", "t1", "t2", "t9"]),
+        ({"fusion": "rrf"}, ["t3", "t1", "t2", "t9"]),
+        ({"fusion": "rrf", "hybrid_vector_weight": 1.0}, ["t1", "t2", "t3", "t9"]),
+    ):
+        answer = ask(snap, hybrid_search, "What did ALICE do?", **changes)
+        assert [r.id for r in answer.contexts[0].records] == expected, changes
 
 
 def test_hybrid_search_covers_all_requested_kinds():
