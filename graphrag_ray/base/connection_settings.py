@@ -64,7 +64,7 @@ class Price(Section):
     cached_usd_per_mtok: NonNegativeFloat | None = None
     """Price of cached prompt tokens. null: same as other prompt tokens."""
     usd_per_search: NonNegativeFloat = 0.0
-    """Price of a search unit, in which some rerankers bill: one call, or as many as the endpoint reports."""
+    """US dollars per search unit, in which some rerankers bill: one per call, or as many as are reported."""
 
 
 class Endpoint(Section):
