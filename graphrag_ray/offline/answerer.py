@@ -167,7 +167,7 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
             if len(longer) > MAX_QUOTE_CHARACTERS or longer not in record.text or not is_balanced(longer):
                 break
             text = longer
-        if quotes and text in quotes[0].text:
+        if any(text in quote.text for quote in quotes):
             continue
         quotes.append(Quote(text, record.title.replace("*", ""), reference, content_stems(text), score))
     return quotes
@@ -194,6 +194,8 @@ def _spread(
     groups = [owner[i] for i in order]
     kept: list[int] = []
     for i in (int(order[n]) for n in mmr(relevance[order], similarity, limit, 0.75, groups, MAX_PER_RECORD)):
+        if any(texts[i] in texts[k] or texts[k] in texts[i] for k in kept):
+            continue  # A reference leads to one of two overlapping quotations only.
         room -= len(texts[i]) + 30  # 30 characters for the reference.
         if kept and room < 0:
             break

@@ -94,7 +94,7 @@ def whole(quotation: str) -> str:
 
 WAYS = ["vector", "hybrid", "local"]
 ASKED = [
-    "Who opposed the harbour loan?",
+    "What happened to Hask Marsh?",
     "What did Professor Hedvika Sorley say?",
     "What are the main themes?",
 ]
@@ -110,7 +110,7 @@ def test_every_cited_record_leads_to_the_location_of_its_quotation(demo: Index, 
     }
     documents = {(d["path"], d["row"]): d["text"] for d in demo.table("documents").to_pylist()}
     said = list(re.finditer(r"“(.+?)” (\[Data: [^]]+\])", answer.text))
-    assert len(said) >= 5
+    assert len(said) >= 4
     for quotation, markers in (m.groups() for m in said):
         for reference in parse_references(markers):
             evidence = sources[reference.section, reference.id].evidence

@@ -142,8 +142,6 @@ def tables() -> dict[str, list[dict[str, Any]]]:
     [
         ("What did Mara Venn promise?", (), "local"),
         ("what did mara venn promise?", (), "local"),
-        ("How many crowns does it cost?", (), "hybrid"),
-        ("What of the harbour?", (), "global"),
         ("What are the main themes?", (), "global"),
         ("What are the main themes?", ("path=1.txt",), "hybrid"),
     ],

@@ -79,12 +79,6 @@ def test_passages_that_the_method_read_count():
     assert [p.document for p in asked("Who owns the mill?", snap, False, (), "a").passages] == ["a.txt"]
 
 
-def test_later_passages_have_the_words_that_earlier_ones_lack():
-    held = {**TEXTS, "d": "The mill of Denholm was old.", "e": "The mill of Denholm was red."}
-    passages = asked("Who owns the mill of Denholm and its bakery?", snapshot(held, tuple("adebc"))).passages
-    assert passages[1].document == "b.txt"
-
-
 def test_without_a_matching_word_only_the_nearest_are_shown():
     passages = asked("Where is Mongolia?", snapshot()).passages
     assert [(p.document, p.words) for p in passages] == [("a.txt", ()), ("b.txt", ())]
@@ -96,7 +90,7 @@ def test_markdown_shows_no_links_or_images_of_the_corpus():
         "Who owns the mill?", snapshot({"a": "The mill ![x](https://a.test/x.png) <b>burned</b>."})
     )
     shown = passages_markdown(passages.passages)
-    assert "Passages that may help" in shown and "](" not in shown.replace("\\](", "") and "://" not in shown
+    assert "Passages that may help" in shown and r"\[x\]" in shown and r"\://" in shown
     assert passages_markdown(()) == ""
     assert passages._repr_markdown_() == "Nothing." + shown
 
