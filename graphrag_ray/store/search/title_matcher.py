@@ -1,4 +1,4 @@
-"""Find the titles of documents in texts, in a time that does not grow with the number of titles.
+"""Find the titles of documents in texts, in a time that hardly grows with the number of titles.
 
 Every word of a text is hashed once. The hash of each sequence of up to MAX_WORDS words follows from that of
 the sequence without its last word (Karp and Rabin 1987), and is looked up among the sorted hashes of all

@@ -42,7 +42,7 @@ def write_group(store: Store, number: int, documents: Sequence[Document]) -> tup
     rows: dict[str, list[dict[str, Any]]] = {"documents": [], "text_units": [], "found_entities": []}
     rows["mentions"] = []
     for id_, (title, chunks) in zip(ids, documents, strict=True):
-        rows["documents"].append({"id": id_, "title": title, "path": f"{title}.txt", "row": "7"})
+        rows["documents"].append({"id": id_, "title": title, "path": "notes.jsonl", "row": "7"})
         for n, (names, titles) in enumerate(chunks):
             unit = stable_id("chunk", id_, str(n))
             rows["text_units"].append({"id": unit, "document_id": id_})
@@ -78,7 +78,7 @@ def build_link_by_link(groups: Sequence[Sequence[Document]]) -> bytes:
     first = 0
     for documents in groups:
         for title, document_chunks in documents:
-            text = name_from_title(title, f"{title}.txt", "7")
+            text = name_from_title(title, "notes.jsonl", "7")
             if id_ := name_id(text):
                 texts[id_] = text
                 links += [(first + k, id_, TITLE_WEIGHT) for k in range(len(document_chunks))]
