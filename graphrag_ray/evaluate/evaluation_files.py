@@ -25,7 +25,8 @@ ALIAS_COLUMNS = ("aliases", "answer_aliases")
 DOCUMENT_COLUMNS = ("documents", "gold_documents", "supporting_ids", "supporting_titles")
 EVIDENCE_COLUMNS = ("evidence",)
 TYPE_COLUMNS = ("type", "question_type")
-ASSERTION_COLUMN, STATEMENT_KEY, NAMES_COLUMN = "assertions", "statement", "other_names"
+ASSERTION_COLUMNS = ("assertions",)
+NAMES_COLUMN = "other_names"
 MAX_LISTED_IDS, MAX_LISTED_COLUMNS = 5, 20
 
 
@@ -94,37 +95,21 @@ def to_gold_questions(
     """Match rows to questions. Raises UsageError if no row has an answer, document or assertion."""
     rows = {_id(row.values, row.number): row.values for row in table_rows if row.values is not None}
     gold: list[GoldQuestion] = []
+    columns = (GOLD_COLUMNS, ALIAS_COLUMNS, DOCUMENT_COLUMNS, EVIDENCE_COLUMNS, ASSERTION_COLUMNS)
     for p in questions:
         values = rows.get(p.id, {})
-        answers = [*_texts(values, GOLD_COLUMNS), *_texts(values, ALIAS_COLUMNS)]
-        names = values.get(NAMES_COLUMN)
-        gold.append(
-            GoldQuestion(
-                p,
-                tuple(dict.fromkeys(answers)),
-                tuple(dict.fromkeys(_texts(values, DOCUMENT_COLUMNS))),
-                tuple(dict.fromkeys(_texts(values, EVIDENCE_COLUMNS))),
-                tuple(dict.fromkeys(_statements(values.get(ASSERTION_COLUMN)))),
-                ", ".join(_texts(values, TYPE_COLUMNS)),
-                {k: v for k, v in names.items() if isinstance(v, str)} if isinstance(names, dict) else {},
-            )
-        )
+        answers, aliases, *others = (_texts(values, names) for names in columns)
+        documents, evidence, assertions = (tuple(dict.fromkeys(texts)) for texts in others)
+        kind, names = ", ".join(_texts(values, TYPE_COLUMNS)), values.get(NAMES_COLUMN)
+        names = {k: v for k, v in names.items() if isinstance(v, str)} if isinstance(names, dict) else {}
+        wordings = tuple(dict.fromkeys([*answers, *aliases]))
+        gold.append(GoldQuestion(p, wordings, documents, evidence, assertions, kind, names))
     if not any(q.answers or q.documents or q.assertions for q in gold):
-        columns = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS, ASSERTION_COLUMN])
+        wanted = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS, *ASSERTION_COLUMNS])
         raise UsageError(
-            f"{source} has neither answers nor documents nor assertions. Add one of the columns {columns}."
+            f"{source} has neither answers nor documents nor assertions. Add one of the columns {wanted}."
         )
     return gold
-
-
-def _statements(value: Any) -> list[str]:
-    """Return the statements of a list of texts or objects with a key `statement`, or of its JSON."""
-    if isinstance(value, str):
-        with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
-    items = value if isinstance(value, list | tuple) else [value]
-    texts = (item.get(STATEMENT_KEY) if isinstance(item, dict) else item for item in items)
-    return [join_surrogates(text).strip() for text in texts if isinstance(text, str) and text.strip()]
 
 
 def read_imported_answers(
@@ -148,9 +133,8 @@ def read_imported_answers(
         columns = f"one of the columns {', '.join(ANSWER_COLUMNS)}, and the question or its id"
         raise UsageError(f"{display_path(url)} answers none of the questions. It needs {columns}.")
     missing = [p.id for p in questions if p.id not in answers]
-    return answers, [
-        f"{display_path(url)} does not answer {list_ids('question', missing)}"
-    ] if missing else []
+    warning = f"{display_path(url)} does not answer {list_ids('question', missing)}"
+    return answers, [warning] if missing else []
 
 
 def _id(values: Mapping[str, Any], number: int | None) -> str:
@@ -160,20 +144,21 @@ def _id(values: Mapping[str, Any], number: int | None) -> str:
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:
-    """Return the texts in the first of these columns that is not empty."""
+    """Return the texts in the first of these columns that is not empty.
+
+    An object with a `statement` counts as this text, other objects are ignored. split: whether text in JSON
+    may be a list.
+    """
     for column in columns:
         value = values.get(column)
         if split and isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(orjson.JSONDecodeError):
                 value = orjson.loads(value)
         items = value if isinstance(value, list | tuple) else [value]
-        texts = [
-            join_surrogates(str(item)).strip()
-            for item in items
-            if item is not None and not isinstance(item, dict)
-        ]
-        if texts := [text for text in texts if text]:
-            return texts
+        items = [item.get("statement") if isinstance(item, dict) else item for item in items]
+        texts = (join_surrogates(str(item)).strip() for item in items if item is not None)
+        if found := list(filter(None, texts)):
+            return found
     return []
 
 
