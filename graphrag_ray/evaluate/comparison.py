@@ -284,8 +284,7 @@ def compare_claims(
     results = _count_claims(run, questions, texts_of(answers), judgements)
     results.warnings[:0] = warnings
     if missing := len(answers) - len(results.tables["claims"]):
-        results.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
-        results.failed += missing
+        results.add_failures(f"{missing:,} of {len(answers):,} answers are missing", missing)
     return results
 
 

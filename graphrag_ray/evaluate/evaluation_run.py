@@ -53,10 +53,8 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-MODEL_STAGE = {
-    "correct_answer": "judge",
-    "check_statements": "judge",
-}  # Stages that use the model of another stage.
+MODEL_STAGE = dict.fromkeys(("correct_answer", "check_statements"), "judge")
+"""Stages that use the model of another stage."""
 JUDGING = pa.schema(
     [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
 )
@@ -70,6 +68,10 @@ class Results:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     failed: int = 0
+
+    def add_failures(self, warning: str, n: int = 1) -> None:
+        self.failed += n
+        self.warnings.append(warning)
 
 
 @dataclass

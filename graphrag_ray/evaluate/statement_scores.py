@@ -10,12 +10,12 @@ A model lists the statements of a text, and the judge says which of them another
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from graphrag_ray.base.context_records import strip_references
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.evaluate import METRICS
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
@@ -79,21 +79,32 @@ def score_statements(
         listed = _list_statements(run, texts, results)
         keys = ((name, q.question.id) for name, q, _ in answers)
         claims = {key: made for key, made in zip(keys, listed, strict=True) if made is not None}
-    checks = list(_checks(answers, points, claims, contexts, metrics))
     spec = statements_spec(run.index.settings, run.index.env.prompts)
-    dialogues = (
-        (
-            f"question {c.key[1]}, {c.key[0]}, {c.measure}",
-            partial(check_statements, c.question, c.statements, c.text, spec),
-        )
-        for c in checks
-    )
+    checks: list[tuple[Key, str, Callable[[], Dialogue[list[bool]]]]] = []
+    for name, q, text in answers:
+        key, answer = (name, q.question.id), strip_references(text)
+        made, needed = claims.get(key, []), points.get(q.question.id, [])
+        passages = "\n\n".join(contexts.get(key, ()))[:MAX_CONTEXT_CHARACTERS]
+        # Statements to check against a text, by measure.
+        to_check: dict[str, tuple[Sequence[str], str]] = {
+            ASSERTIONS: (q.assertions if ASSERTIONS in metrics else (), answer),
+            COVERAGE: (needed, answer),
+            _PRECISION: (made if STATEMENT_F1 in metrics and needed else (), "\n".join(q.answers)),
+            FAITHFULNESS: (made if FAITHFULNESS in metrics and key in contexts else (), passages),
+        }
+        checks += [
+            (key, measure, partial(check_statements, q.question.text, statements, against, spec))
+            for measure, (statements, against) in to_check.items()
+            if statements
+        ]
+    dialogues = ((f"question {id_}, {name}, {measure}", start) for (name, id_), measure, start in checks)
     held: dict[tuple[Key, str], list[bool]] = {}
-    for c, outcome in zip(checks, run.ask(STATEMENTS_PROMPT, dialogues, len(checks)), strict=True):
+    outcomes = run.ask(STATEMENTS_PROMPT, dialogues, len(checks))
+    for ((name, id_), measure, _), outcome in zip(checks, outcomes, strict=True):
         if outcome.result is None:
-            _note_failure(results, f"Question {c.key[1]}, {c.key[0]}: No {c.measure}: {outcome.error}")
+            results.add_failures(f"Question {id_}, {name}: No {measure}: {outcome.error}")
         else:
-            held[c.key, c.measure] = outcome.result
+            held[(name, id_), measure] = outcome.result
     scores: dict[Key, dict[str, float]] = {(name, q.question.id): {} for name, q, _ in answers}
     for (key, measure), verdicts in held.items():
         if measure in metrics:
@@ -107,38 +118,6 @@ def score_statements(
     return scores
 
 
-@dataclass(frozen=True)
-class _Check:
-    """Statements to check against a text, for a measure of an answer."""
-
-    key: Key
-    measure: str
-    question: str
-    statements: Sequence[str]
-    text: str
-
-
-def _checks(
-    answers: Sequence[tuple[str, GoldQuestion, str]],
-    points: Mapping[str, Sequence[str]],
-    claims: Mapping[Key, Sequence[str]],
-    contexts: Mapping[Key, Sequence[str]],
-    metrics: set[str],
-) -> Iterator[_Check]:
-    for name, q, text in answers:
-        key, question, answer = (name, q.question.id), q.question.text, strip_references(text)
-        made, needed = claims.get(key, ()), points.get(q.question.id, ())
-        if ASSERTIONS in metrics and q.assertions:
-            yield _Check(key, ASSERTIONS, question, q.assertions, answer)
-        if needed:
-            yield _Check(key, COVERAGE, question, needed, answer)
-        if STATEMENT_F1 in metrics and made and needed:
-            yield _Check(key, _PRECISION, question, made, "\n".join(q.answers))
-        if FAITHFULNESS in metrics and made and key in contexts:
-            passages = "\n\n".join(contexts[key])[:MAX_CONTEXT_CHARACTERS]
-            yield _Check(key, FAITHFULNESS, question, made, passages)
-
-
 def _list_statements(
     run: EvaluationRun, texts: Sequence[tuple[str, GoldQuestion, str]], results: Results
 ) -> list[list[str] | None]:
@@ -148,11 +127,6 @@ def _list_statements(
     listed: list[list[str] | None] = []
     for (label, *_), outcome in zip(texts, run.ask(CLAIMS_STAGE, dialogues, len(texts)), strict=True):
         if outcome.result is None:
-            _note_failure(results, f"The statements of {label} could not be listed: {outcome.error}")
+            results.add_failures(f"The statements of {label} could not be listed: {outcome.error}")
         listed.append(None if outcome.result is None else distinct_claims(outcome.result))
     return listed
-
-
-def _note_failure(results: Results, warning: str) -> None:
-    results.failed += 1
-    results.warnings.append(warning)
