@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -54,10 +54,11 @@ class GoldQuestion:
 
 def read_unique_questions(url: str, options: Mapping[str, Any]) -> tuple[list[BatchQuestion], list[str]]:
     """Read the distinct questions of a file. Returns (questions, warnings). Raises UsageError."""
-    return drop_repeats(_questions_of(to_question_rows(read_table_file(url, options)), display_path(url)))
+    return drop_repeats(questions_in(to_question_rows(read_table_file(url, options)), display_path(url)))
 
 
-def _questions_of(rows: Sequence[TableRow], source: str) -> list[BatchQuestion]:
+def questions_in(rows: Sequence[TableRow], source: str) -> list[BatchQuestion]:
+    """Return the question of each row. Raises UsageError, naming `source`."""
     columns = dict.fromkeys(column for row in rows for column in row.values or ())
     if columns and not columns.keys() & {*QUESTION_COLUMNS}:
         wanted, known = " or ".join(QUESTION_COLUMNS), ", ".join(layout.names for layout in QUESTIONS)
@@ -84,20 +85,18 @@ def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuest
     These are answer or answers, aliases, documents, evidence, assertions and type. Values are a list, a JSON
     list or a single string. Raises UsageError if no row has an answer, document or assertion.
     """
-    rows, source = to_question_rows(read_table_file(url, options)), display_path(url)
-    questions, warnings = drop_repeats(_questions_of(rows, source))
-    return to_gold_questions(questions, rows, source), warnings
+    return to_gold_questions(to_question_rows(read_table_file(url, options)), display_path(url))
 
 
-def to_gold_questions(
-    questions: Sequence[BatchQuestion], table_rows: Iterable[TableRow], source: str
-) -> list[GoldQuestion]:
-    """Match rows to questions. Raises UsageError if no row has an answer, document or assertion."""
-    rows = {_id(row.values, row.number): row.values for row in table_rows if row.values is not None}
+def to_gold_questions(rows: Sequence[TableRow], source: str) -> tuple[list[GoldQuestion], list[str]]:
+    """Convert rows like `gold_questions`. Returns (questions, warnings)."""
+    all_questions = questions_in(rows, source)
+    values_of = {p.id: row.values or {} for p, row in zip(all_questions, rows, strict=True)}
+    questions, warnings = drop_repeats(all_questions)
     gold: list[GoldQuestion] = []
     columns = (GOLD_COLUMNS, ALIAS_COLUMNS, DOCUMENT_COLUMNS, EVIDENCE_COLUMNS, ASSERTION_COLUMNS)
     for p in questions:
-        values = rows.get(p.id, {})
+        values = values_of[p.id]
         answers, aliases, *others = (_texts(values, names) for names in columns)
         documents, evidence, assertions = (tuple(dict.fromkeys(texts)) for texts in others)
         kind, names = ", ".join(_texts(values, TYPE_COLUMNS)), values.get(NAMES_COLUMN)
@@ -109,7 +108,7 @@ def to_gold_questions(
         raise UsageError(
             f"{source} has neither answers nor documents nor assertions. Add one of the columns {wanted}."
         )
-    return gold
+    return gold, warnings
 
 
 def read_imported_answers(
@@ -126,8 +125,8 @@ def read_imported_answers(
         question = next(iter(_texts(values, QUESTION_COLUMNS, split=False)), "")
         if answer and question:
             by_text.setdefault(question, answer)
-        elif answer and (id_ := _id(values, None)):
-            by_id.setdefault(id_, answer)
+        elif answer and (ids := _texts(values, ID_COLUMNS, split=False)):
+            by_id.setdefault(ids[0], answer)
     answers = {p.id: text for p in questions if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
     if not answers:
         columns = f"one of the columns {', '.join(ANSWER_COLUMNS)}, and the question or its id"
@@ -135,12 +134,6 @@ def read_imported_answers(
     missing = [p.id for p in questions if p.id not in answers]
     warning = f"{display_path(url)} does not answer {list_ids('question', missing)}"
     return answers, [warning] if missing else []
-
-
-def _id(values: Mapping[str, Any], number: int | None) -> str:
-    """Return the id of a row from its columns or, if they are empty, its number."""
-    ids = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
-    return join_surrogates(next(filter(None, ids), "" if number is None else str(number)))
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:

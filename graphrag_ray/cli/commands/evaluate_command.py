@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from graphrag_ray.query.question_files import BatchQuestion
 
 _COUNTS = ("questions", "with_answers", "with_documents")  # Columns of the table summary.
+_TITLES = {
+    "reliability": "Reliability of the judge",
+    "conditions": "Conditions",
+    "qa_conditions": "Conditions",
+    "indexes": "Indexes",
+    "judging": "Judging",
+    "qa_judging": "Judging",
+    "claim_counts": "Claims per answer",
+    "count_tests": "Differences in claims and clusters",
+    "agreement": "Agreement with the judge",
+}
 _PACKAGES = ("scipy", "nltk", "pandas", "jinja2")
 _OFFLINE_JUDGE = (
     "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead. The numbers show that the "
@@ -166,10 +177,16 @@ def _running(
     return evaluation_run(index, out, note, on_ray=ray, address=address, observer=observer)
 
 
-def _print_table(table: pa.Table, title: str = "") -> None:
+def _print_tables(tables: Mapping[str, pa.Table]) -> None:
+    """Print the tables that have a title and rows."""
+    for name, title in _TITLES.items():
+        if len(tables.get(name, ())):
+            click.echo(f"\n{title}:")
+            _print_table(tables[name])
+
+
+def _print_table(table: pa.Table) -> None:
     """Print a table of results. Empty columns are omitted."""
-    if title:
-        click.echo(f"\n{title}:")
     names = [name for name in table.column_names if table[name].null_count < len(table)]
     if "method" in names and len(table["index"].unique()) == 1:
         names.remove("index")  # All conditions ask the same index.
@@ -354,7 +371,7 @@ def compare(
 
 
 def _print_comparison(result: Comparison) -> None:
-    """Print win rates per criterion, the reliability of the judge, and numbers per condition."""
+    """Print win rates per criterion, then the other tables."""
     from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
     out, tables = console.make_console(), result.tables
@@ -372,20 +389,8 @@ def _print_comparison(result: Comparison) -> None:
         rows = ([escape_control(name), *(cells.get((name, other), "") for other in names)] for name in names)
         console.print_table(["", *map(_heading, names)], rows)
         out.print()
-    out.print(f"* significant: p below {SIGNIFICANT} (Wilcoxon signed-rank test, Holm correction)\n")
-    out.print("Reliability of the judge:")
-    _print_table(tables["reliability"])
-    titles = {
-        "conditions": "Conditions",
-        "indexes": "Indexes",
-        "judging": "Judging",
-        "claim_counts": "Claims per answer",
-        "count_tests": "Differences in claims and clusters",
-        "agreement": "Agreement with the judge",
-    }
-    for name, title in titles.items():
-        if len(tables.get(name, ())):
-            _print_table(tables[name], title)
+    out.print(f"* significant: p below {SIGNIFICANT} (Wilcoxon signed-rank test, Holm correction)")
+    _print_tables(tables)
 
 
 @click.command(cls=Command)
@@ -420,11 +425,7 @@ def claims(
     if as_json:
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
-        _print_table(result.tables["claim_counts"])
-        if len(result.tables["count_tests"]):
-            _print_table(result.tables["count_tests"], "Differences in claims and clusters")
-        if len(result.tables.get("agreement", ())):
-            _print_table(result.tables["agreement"], "Agreement with the judge")
+        _print_tables(result.tables)
     _end([*warnings, *result.warnings], result.failed)
 
 
@@ -499,10 +500,7 @@ def qa(
         console.print_json(tables | {"warnings": warnings})
     else:
         _print_scores(result.tables)
-        titles = {"qa_conditions": "Conditions", "indexes": "Indexes", "qa_judging": "Judging"}
-        for name, title in titles.items():
-            if len(result.tables.get(name, ())):
-                _print_table(result.tables[name], title)
+        _print_tables(result.tables)
     if report is not None:
         from graphrag_ray.evaluate.report_page import write_scores_page
 
