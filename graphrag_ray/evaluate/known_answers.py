@@ -19,6 +19,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.in_process import asyncio_runner
+from graphrag_ray.evaluate import METRICS
 from graphrag_ray.evaluate.comparison import (
     chunks_of,
     collect_answers,
@@ -50,7 +51,6 @@ from graphrag_ray.evaluate.statement_scores import (
     COVERAGE,
     FAITHFULNESS,
     STATEMENT_F1,
-    check_metrics,
     score_statements,
 )
 from graphrag_ray.query.ask import Index
@@ -105,9 +105,9 @@ def score_known_answers(
     parsed = open_conditions(run.index, conditions, known_answers=True)
     if any(k < 1 for k in ks):
         raise UsageError("The k of recall@k must be at least 1")
-    wanted = check_metrics(metrics) | (
-        {ASSERTIONS} if judge and any(q.assertions for q in questions) else set()
-    )
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise UsageError(f"Unknown metric {unknown[0]!r}. Choose from: {', '.join(METRICS)}")
+    wanted = {*metrics, *([ASSERTIONS] if judge and any(q.assertions for q in questions) else [])}
     _check_plan(parsed, questions, retrieval_only)
     if metrics and retrieval_only:
         raise UsageError(f"{', '.join(metrics)}: Only answers have this metric. Remove --retrieval-only.")
@@ -170,10 +170,8 @@ def _check_plan(
         if not retrieval_only and c.method == KEYWORD:
             raise UsageError(f"Condition {c.name}: Method {KEYWORD} only retrieves. Add --retrieval-only.")
         if retrieval_only and (c.answers or c.method in BASELINES):
-            reason = (
-                "Imported answers" if c.answers else f"Method {c.method} retrieves nothing, so its answers"
-            )
-            raise UsageError(f"Condition {c.name}: {reason} cannot be scored for retrieval")
+            what = "Imported answers" if c.answers else f"Method {c.method} retrieves nothing, so its answers"
+            raise UsageError(f"Condition {c.name}: {what} cannot be scored for retrieval")
     if not retrieval_only and not any(q.answers or q.assertions for q in questions):
         raise UsageError("The questions have no answers. Use --retrieval-only to score retrieved documents.")
 

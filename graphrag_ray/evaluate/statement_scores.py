@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from graphrag_ray.base.context_records import strip_references
-from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.evaluate import METRICS
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
@@ -38,13 +37,6 @@ counts all of their chunks as retrieved."""
 
 Key = tuple[str, str]
 """Condition and question id."""
-
-
-def check_metrics(metrics: Sequence[str]) -> set[str]:
-    """Return the requested metrics. Raises UsageError if one is unknown."""
-    if unknown := [name for name in metrics if name not in METRICS]:
-        raise UsageError(f"Unknown metric {unknown[0]!r}. Choose from: {', '.join(METRICS)}")
-    return set(metrics)
 
 
 def score_statements(
