@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
+from graphrag_ray.base.errors import GraphRagError, RunStopped, StoreError, UsageError
 from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
@@ -139,9 +139,8 @@ def open_conditions(
         StoreError: An index cannot be read.
     """
     opened = {"": index}
-    ready = []
-    for condition in parse_conditions(texts, min_count):
-        ready.append(condition)
+    ready = parse_conditions(texts, min_count)
+    for n, condition in enumerate(ready):
         if condition.answers:
             continue
         place = condition.index
@@ -149,10 +148,8 @@ def open_conditions(
             if isinstance(place, str) and place not in opened:
                 opened[place] = open_index(place, storage=index.settings.storage)
             changed = condition._changed(opened[place] if isinstance(place, str) else place)
-            ready[-1] = replace(condition, index=changed)
-            _check_condition(ready[-1], known_answers)
-        except SettingsError as e:
-            raise UsageError(f"Condition {condition.name}: {e}") from e
+            ready[n] = replace(condition, index=changed)
+            _check_condition(ready[n], known_answers)
         except UsageError as e:
             raise type(e)(f"Condition {condition.name}: {e}") from e
     return ready
@@ -229,9 +226,8 @@ def rehearse(
             for question in questions:
                 requests.clear()
                 try:
-                    answer = await index.prepare(AskRequest(question, level, method=method, query=query))(
-                        asker, None
-                    )
+                    request = AskRequest(question, level, method=method, query=query)
+                    answer = await index.prepare(request)(asker, None)
                     results.append(extract(answer, list(requests)))
                     continue
                 except (StoreError, RunStopped):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from graphrag_ray.base.context_records import strip_references
 from graphrag_ray.base.messages import Dialogue
@@ -27,6 +28,8 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     check_statements,
     statements_spec,
 )
+
+T = TypeVar("T")
 
 COVERAGE, FAITHFULNESS, STATEMENT_F1 = METRICS
 ASSERTIONS = "assertions"  # Judged whenever the questions have them.
@@ -57,20 +60,14 @@ def score_statements(
     points: dict[str, list[str]] = {}
     if metrics & {COVERAGE, STATEMENT_F1}:
         gold = {q.question.id: q for _, q, _ in answers if q.answers}
-        texts = [(f"the correct answer to question {id_}", q, q.answers[0]) for id_, q in gold.items()]
-        listed = _list_statements(run, texts, results)
+        texts = {id_: (f"the correct answer to question {id_}", q, q.answers[0]) for id_, q in gold.items()}
+        points = _list_statements(run, texts, results)
         # A correct answer that is only a name contains no claim.
-        points = {
-            id_: statements or [q.answers[0]]
-            for (id_, q), statements in zip(gold.items(), listed, strict=True)
-            if statements is not None
-        }
+        points = {id_: statements or [gold[id_].answers[0]] for id_, statements in points.items()}
     claims: dict[Key, list[str]] = {}
     if metrics & {FAITHFULNESS, STATEMENT_F1}:
-        texts = [(f"question {q.question.id}, {name}", q, text) for name, q, text in answers]
-        listed = _list_statements(run, texts, results)
-        keys = ((name, q.question.id) for name, q, _ in answers)
-        claims = {key: made for key, made in zip(keys, listed, strict=True) if made is not None}
+        of_answers = {(n, q.question.id): (f"question {q.question.id}, {n}", q, t) for n, q, t in answers}
+        claims = _list_statements(run, of_answers, results)
     spec = statements_spec(run.index.settings, run.index.env.prompts)
     checks: list[tuple[Key, str, Callable[[], Dialogue[list[bool]]]]] = []
     for name, q, text in answers:
@@ -111,14 +108,18 @@ def score_statements(
 
 
 def _list_statements(
-    run: EvaluationRun, texts: Sequence[tuple[str, GoldQuestion, str]], results: Results
-) -> list[list[str] | None]:
-    """List the distinct statements of each text, given as (label, question, text). None is a failure."""
+    run: EvaluationRun, texts: Mapping[T, tuple[str, GoldQuestion, str]], results: Results
+) -> dict[T, list[str]]:
+    """List the distinct statements of texts, given as (label, question, text). Failures are missing."""
     spec = answer_claims_spec(run.index.settings, run.index.env.prompts)
-    dialogues = ((label, partial(answer_claims, q.question.text, text, spec)) for label, q, text in texts)
-    listed: list[list[str] | None] = []
-    for (label, *_), outcome in zip(texts, run.ask(CLAIMS_STAGE, dialogues, len(texts)), strict=True):
+    dialogues = (
+        (label, partial(answer_claims, q.question.text, text, spec)) for label, q, text in texts.values()
+    )
+    outcomes = run.ask(CLAIMS_STAGE, dialogues, len(texts))
+    listed: dict[T, list[str]] = {}
+    for (key, (label, *_)), outcome in zip(texts.items(), outcomes, strict=True):
         if outcome.result is None:
             results.add_failures(f"The statements of {label} could not be listed: {outcome.error}")
-        listed.append(None if outcome.result is None else distinct_claims(outcome.result))
+        else:
+            listed[key] = distinct_claims(outcome.result)
     return listed

@@ -634,7 +634,7 @@ def test_pandas_frames_are_accepted_and_returned(town: World):
     others = evaluate.claims(town.open(), ["What about BOB ?"], WAYS, out=str(folder(town)))
     assert not others["agreement"]["cases"].any(), "judgements on other questions do not count"
     for nothing in ([], pd.DataFrame({"question": []})):
-        with pytest.raises(UsageError, match="list of questions is empty"):
+        with pytest.raises(UsageError, match="list of questions contains no valid question"):
             evaluate.compare(town.open(), nothing, WAYS)
 
 

@@ -151,12 +151,15 @@ def _open(opts: IndexOptions) -> Index:
     return opts.index()
 
 
-def _read_questions(opts: IndexOptions, url: str) -> tuple[Index, list[BatchQuestion], list[str]]:
-    """Open the index and read questions. Returns (index, questions, warnings)."""
+def _read_inputs(
+    opts: IndexOptions, url: str, conditions: Iterable[str]
+) -> tuple[Index, list[EvaluationCondition], list[BatchQuestion], list[str]]:
+    """Open the indexes and read questions. Returns (index, conditions, questions, warnings)."""
     index = _open(opts)
     from graphrag_ray.evaluate.evaluation_files import read_unique_questions
 
-    return index, *read_unique_questions(url, index.settings.storage.fsspec_options(url))
+    questions, warnings = read_unique_questions(url, index.settings.storage.fsspec_options(url))
+    return index, _open_indexes(opts, conditions), questions, warnings
 
 
 def _open_indexes(opts: IndexOptions, conditions: Iterable[str]) -> list[EvaluationCondition]:
@@ -283,12 +286,12 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
       graphrag-ray evaluate estimate --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector
     """
-    index, question_list, warnings = _read_questions(opts, questions_url)
+    conditions = judge_options.pop("conditions")
+    index, opened, question_list, warnings = _read_inputs(opts, questions_url, conditions)
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
     from graphrag_ray.llm.pricing import highest_price
 
-    conditions = _open_indexes(opts, judge_options.pop("conditions"))
-    costs = estimate_costs(index, question_list, conditions, **judge_options)
+    costs = estimate_costs(index, question_list, opened, **judge_options)
     if as_json:
         console.print_json({"planned": [asdict(cost) for cost in costs]})
     else:
@@ -349,10 +352,9 @@ def compare(
           --condition short=hybrid,query.context_tokens=4000 --condition other=answers-of-another-tool.csv
     """
     _check_page(report)
-    index, question_list, warnings = _read_questions(opts, questions_url)
+    index, opened, question_list, warnings = _read_inputs(opts, questions_url, conditions)
     from graphrag_ray.evaluate import comparison
 
-    opened = _open_indexes(opts, conditions)
     with _running(index, out, "compare", as_json, **run_options) as run:
         result = comparison.compare(
             run, question_list, opened, criteria, replicates, description, claims, protocol
@@ -416,10 +418,9 @@ def claims(
       graphrag-ray evaluate claims --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector --out ./evaluation
     """
-    index, question_list, warnings = _read_questions(opts, questions_url)
+    index, opened, question_list, warnings = _read_inputs(opts, questions_url, conditions)
     from graphrag_ray.evaluate.comparison import compare_claims
 
-    opened = _open_indexes(opts, conditions)
     with _running(index, out, "claims", as_json, **run_options) as run:
         result = compare_claims(run, question_list, opened)
     if as_json:
