@@ -253,8 +253,16 @@ def _question_rows(questions: Any) -> list[TableRow]:
     items = [questions] if isinstance(questions, str) else list(questions)
     if wrong := [q for q in items if not isinstance(q, str | Mapping)]:
         raise UsageError(f"Questions must be strings, rows or a data frame, not {type(wrong[0]).__name__}")
-    rows = ({"question": q} if isinstance(q, str) else q for q in items)
+    rows = ({"question": q} if isinstance(q, str) else _plain(q) for q in items)
     return to_question_rows(TableRow(number, row) for number, row in enumerate(rows, start=1))
+
+
+def _plain(value: Any) -> Any:
+    """Replace NumPy's arrays, which a data frame read from Parquet contains, with lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _unique_questions(questions: Any) -> tuple[list[BatchQuestion], list[str]]:

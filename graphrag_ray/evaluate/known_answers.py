@@ -149,11 +149,7 @@ def score_known_answers(
     if answers is not None:
         _score_answers(run, questions, parsed, answers, scores, results, judge, wanted, contexts)
     scores = {key: values | retrieval.get(key, {}) for key, values in scores.items()}
-    counts = {
-        "with_answers": sum(bool(q.answers) for q in questions),
-        "with_documents": sum(bool(q.documents) for q in questions),
-    }
-    results.tables = _tables(scores, {q.question.id: q.type for q in questions}, counts)
+    results.tables = _tables(scores, questions)
     results.tables["indexes"] = summarize_indexes(parsed)
     if answers is not None:
         results.tables |= {"qa_conditions": summarize_conditions(parsed, answers), "qa_judging": run.costs()}
@@ -200,9 +196,8 @@ def _score_answers(
         scores[name, q.question.id] |= values if text is not None else dict.fromkeys(values, 0.0)
         if text is None:
             missing += 1
-            undefined = {FAITHFULNESS} | (set() if q.assertions else {ASSERTIONS})
-            undefined |= set() if q.answers else {COVERAGE, STATEMENT_F1}
-            scores[name, q.question.id] |= dict.fromkeys(sorted(metrics - undefined), 0.0)
+            defined = {*([COVERAGE, STATEMENT_F1] * bool(q.answers)), *([ASSERTIONS] * bool(q.assertions))}
+            scores[name, q.question.id] |= dict.fromkeys(sorted(metrics & defined), 0.0)
         else:
             present.append((name, q, text))
     if missing:
@@ -337,13 +332,14 @@ def figures_by_type(figures: pa.Table) -> dict[str, dict[str, dict[str, dict[str
     return grouped
 
 
-def _tables(scores: Scores, types: Mapping[str, str], counts: Mapping[str, int]) -> dict[str, pa.Table]:
-    """Make the tables scores, summary and figures. Means cover the questions that have the measure.
-
-    Args:
-        types: Type of each question by id.
-        counts: Numbers of questions to repeat in every row of the summary.
-    """
+def _tables(scores: Scores, questions: Sequence[GoldQuestion]) -> dict[str, pa.Table]:
+    """Make the tables scores, summary and figures. Means cover the questions that have the measure."""
+    types = {q.question.id: q.type for q in questions}
+    n_answers, n_documents = (
+        sum(bool(q.answers) for q in questions),
+        sum(bool(q.documents) for q in questions),
+    )
+    counts = {"questions": len(questions), "with_answers": n_answers, "with_documents": n_documents}
     measures = list(dict.fromkeys(name for values in scores.values() for name in values))
     floats = [(name, pa.float64()) for name in measures]
     ids = [(name, pa.string()) for name in ("condition", "question_id", "type")]
@@ -361,8 +357,8 @@ def _tables(scores: Scores, types: Mapping[str, str], counts: Mapping[str, int])
             figures += [{"condition": name, "type": kind, "measure": m, **row} for m, row in found.items()]
             if not kind:
                 means = {measure: row["mean"] for measure, row in found.items()}
-                summary.append({"condition": name, "questions": len(of_condition), **counts, **means})
-    numbers = [(name, pa.int64()) for name in ("questions", *counts)]
+                summary.append({"condition": name, **counts, **means})
+    numbers = [(name, pa.int64()) for name in counts]
     return {
         "scores": table,
         "summary": pa.Table.from_pylist(summary, schema=pa.schema([ids[0], *numbers, *floats])),
