@@ -213,7 +213,7 @@ def compare(
     """
     parsed, texts = parse_plan(run.index, conditions, criteria, replicates, protocol)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
-    settings, url, snapshot = run.index.settings, run.index.store.url, run.index.manifest.number
+    settings = run.index.settings
     model = settings.model(settings.model_name(STAGE))
     result = Comparison(description, model.model_id, texts, model.provider == "offline")
     result.title = index_title(run.index)
@@ -229,14 +229,13 @@ def compare(
         "judging": run.costs(),
     }
     result.warnings += _warnings(run, parsed, result)
-    for name, table in result.tables.items():
-        run.write(name, table)
+    run.write_all(result.tables)
     for name in CLAIM_TABLES:  # An earlier comparison may have written them.
         run.store.delete(f"{name}.parquet")
     about = {
         "graphrag_ray": __version__,
-        "index": url,
-        "snapshot": snapshot,
+        "index": run.index.store.url,
+        "snapshot": run.index.manifest.number,
         "description": description,
         "judge": result.judge,
         "criteria": texts,
@@ -325,8 +324,7 @@ def _count_claims(
                 agreements.append(row | {"majorities": majorities})
         tables["agreement"] = pa.Table.from_pylist(agreements, schema=AGREEMENT)
     tables["judging"] = run.costs()
-    for name, result in tables.items():
-        run.write(name, result)
+    run.write_all(tables)
     errors = [row["error"] for row in rows if row["error"]]
     warning = f"The claims of {len(errors):,} of {len(rows):,} answers could not be listed{_mostly(errors)}"
     return Results(tables, [warning] if errors else [], len(errors))
@@ -538,10 +536,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], result: Comparison) -> list[str]:
-    warnings = []
-    judges_itself = []
-    for condition in conditions:
-        if condition.method and not result.offline:
+    warnings, judges_itself = [], []
+    for condition in conditions if not result.offline else ():
+        if condition.method:
             settings = condition.opened.settings
             stages = {*methods.stages(condition.method, settings.query)} - {"embed", RERANK}
             if result.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
@@ -558,8 +555,8 @@ def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], res
         warnings.append(f"{len(errors):,} of {len(judgements):,} judgements are missing{_mostly(errors)}")
     for row in result.tables["conditions"].to_pylist():
         if row["failed"]:
-            errors = answers.filter(pc.equal(answers["condition"], row["name"]))["error"].to_pylist()
+            errors = answers.filter(pc.equal(answers["condition"], row["name"]))["error"]
             incomplete = f"{row['failed']} of {row['questions']} questions have no complete answer"
-            reason = _mostly([error for error in errors if error])
+            reason = _mostly(errors.drop_null().to_pylist())
             warnings.append(f"Condition {row['name']}: {incomplete}{reason}")
     return warnings

@@ -218,30 +218,27 @@ def rehearse(
 
     query = index.settings.query.model_copy(update={"rerank_model": None})
 
-    async def ask_all() -> tuple[list[T | str], list[str]]:
-        results: list[T | str] = []
-        errors: list[str] = []
+    results: list[T | str] = []
+    errors: list[str] = []
+
+    async def ask_all() -> None:
         async with index.asker() as asker:
             asker.override = offline
             for question in questions:
                 requests.clear()
+                request = AskRequest(question, level, method=method, query=query)
                 try:
-                    request = AskRequest(question, level, method=method, query=query)
                     answer = await index.prepare(request)(asker, None)
                     results.append(extract(answer, list(requests)))
-                    continue
                 except (StoreError, RunStopped):
                     raise
-                except GraphRagError as e:
-                    errors.append(str(e))
                 except Exception as e:
-                    if not is_unexpected(e):
+                    if not (isinstance(e, GraphRagError) or is_unexpected(e)):
                         raise
-                    errors.append(record_bug(e))
-                results.append(errors[-1])
-        return results, errors
+                    errors.append(str(e) if isinstance(e, GraphRagError) else record_bug(e))
+                    results.append(errors[-1])
 
-    results, errors = asyncio_runner()(ask_all())
+    asyncio_runner()(ask_all())
     if errors and len(errors) == len(results):
         raise UsageError(f"{method} search cannot answer any of the questions: {errors[0]}")
     return results

@@ -183,16 +183,14 @@ class EvaluationRun:
 
     def costs(self) -> pa.Table:
         """Return the usage of judging so far as a table `JUDGING`. cost_usd is null if a price is unknown."""
-        totals = {stage: accounts.total for stage, accounts in self.accounts.items()}
-        rows = [
-            {"stage": stage, "calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
-            for stage, total in totals.items()
-        ]
-        return pa.Table.from_pylist(rows, schema=JUDGING)
+        totals = [(stage, accounts.total) for stage, accounts in self.accounts.items()]
+        rows = [(stage, total.calls, total.total_tokens, total.cost_usd) for stage, total in totals]
+        return pa.Table.from_pylist([dict(zip(JUDGING.names, row, strict=True)) for row in rows], JUDGING)
 
-    def write(self, name: str, table: pa.Table) -> None:
-        """Write a result table to NAME.parquet. Raises StoreError."""
-        self.store.write(f"{name}.parquet", parquet.encode(table))
+    def write_all(self, tables: Mapping[str, pa.Table]) -> None:
+        """Write result tables to NAME.parquet. Raises StoreError."""
+        for name, table in tables.items():
+            self.store.write(f"{name}.parquet", parquet.encode(table))
 
     def read(self, name: str) -> pa.Table | None:
         """Read a result table, or return None if it does not exist. Raises StoreError."""

@@ -126,7 +126,7 @@ def score_known_answers(
     else:
         posed = [q.question for q in questions]
         answers = collect_answers(run, posed, parsed, results.warnings, "qa_answers", oracles)
-        run.write("qa_answers", answers)
+        run.write_all({"qa_answers": answers})
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
     # Retrieval is not measured for a condition that never retrieves chunks, such as one that reads only
@@ -153,8 +153,7 @@ def score_known_answers(
     results.tables["indexes"] = summarize_indexes(parsed)
     if answers is not None:
         results.tables |= {"qa_conditions": summarize_conditions(parsed, answers), "qa_judging": run.costs()}
-    for name, table in results.tables.items():
-        run.write(name, table)
+    run.write_all(results.tables)
     return results
 
 
