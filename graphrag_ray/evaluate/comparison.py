@@ -510,11 +510,10 @@ def summarize_indexes(conditions: Sequence[EvaluationCondition]) -> pa.Table:
     opened = {(i.store.url, i.manifest.number): i for i in (c.opened for c in conditions if not c.answers)}
     rows = []
     for (url, number), index in opened.items():
-        earlier = []
+        runs = [index.manifest]
         for n in (n for n in snapshots.list_numbers(index.store) if n < number):
             with suppress(StoreError):  # It may have been removed or damaged since.
-                earlier.append(snapshots.load(index.store, n))
-        runs = [*earlier, index.manifest]
+                runs.append(snapshots.load(index.store, n))
         total = Accounts.merged([Accounts.from_dict(run.usage) for run in runs]).total
         rows.append(
             {

@@ -191,8 +191,8 @@ def _print_tables(tables: Mapping[str, pa.Table]) -> None:
 def _print_table(table: pa.Table) -> None:
     """Print a table of results. Empty columns are omitted."""
     names = [name for name in table.column_names if table[name].null_count < len(table)]
-    if "method" in names and len(table["index"].unique()) == 1:
-        names.remove("index")  # All conditions ask the same index.
+    if "method" in names and len(table["index"].unique()) == 1:  # All conditions ask the same index, or none.
+        names = [name for name in names if name != "index"]
     rows = ([_cell(row[name]) for name in names] for row in table.select(names).to_pylist())
     console.print_table([*map(_heading, names)], rows)
 
