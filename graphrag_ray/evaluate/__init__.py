@@ -37,9 +37,13 @@ JUDGE_PROTOCOLS = ("separate", "joint")
 METRICS = ("coverage", "faithfulness", "statement_f1")
 """Metrics of `qa` that need several calls of a judge per answer (`statement_scores.py`)."""
 
+_SOURCE = "The list of questions"
+
 if TYPE_CHECKING:
+    from graphrag_ray.corpus.table_rows import TableRow
+    from graphrag_ray.evaluate.comparison import Comparison
     from graphrag_ray.evaluate.conditions import EvaluationCondition
-    from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+    from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
     from graphrag_ray.query.ask import Index
     from graphrag_ray.query.question_files import BatchQuestion
 
@@ -85,20 +89,15 @@ def questions(
     Returns:
         A frame with the columns question_id, question, persona and task.
     """
-    from graphrag_ray.evaluate.written_questions import (
-        as_table,
-        check_counts,
-        corpus_description_of,
-        write_questions,
-    )
+    from graphrag_ray.evaluate import written_questions as writing
 
+    counts = personas, tasks, questions
     with _evaluation_run(index, out, "questions", options) as run:
-        check_counts((personas, tasks, questions))
-        written, failures = write_questions(
-            run, corpus_description_of(run, description), (personas, tasks, questions)
-        )
+        writing.check_counts(counts)
+        about = writing.corpus_description_of(run, description)
+        written, failures = writing.write_questions(run, about, counts)
     _warn(failures)
-    return as_table(written).to_pandas()
+    return writing.as_table(written).to_pandas()
 
 
 def compare(
@@ -116,7 +115,8 @@ def compare(
     """Compare conditions head to head.
 
     Args:
-        questions: Strings, or a data frame with a column `question` and optionally `question_id`.
+        questions: Strings, or rows or a data frame of a published data set (`evaluate.datasets`) or with a
+            column `question` and optionally `question_id`.
         conditions: `NAME=METHOD[:LEVEL][,index=URL][,prompts=DIR][,setting=value…]`, `NAME=answers.csv`, or
             the result of `condition`.
         claims: Whether to count the factual claims in the answers, too.
@@ -134,12 +134,11 @@ def compare(
     from graphrag_ray.evaluate import comparison
 
     unique, notes = _unique_questions(questions)
-    criteria = (criteria,) if isinstance(criteria, str) else criteria
     with _evaluation_run(index, out, "compare", options) as run:
         result = comparison.compare(
             run, unique, conditions, criteria, replicates, claims=claims, protocol=judge_protocol
         )
-    return _frames(result.tables, [*notes, *result.warnings])
+    return _frames(result, notes)
 
 
 def qa(
@@ -168,8 +167,6 @@ def qa(
         The data frames scores, summary, figures (means with deviations and intervals, also per type of
         question) and indexes and, unless `retrieval_only`, qa_conditions and qa_judging.
     """
-    from graphrag_ray.corpus.table_rows import TableRow
-    from graphrag_ray.evaluate.datasets import to_question_rows
     from graphrag_ray.evaluate.evaluation_files import gold_questions, to_gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import score_known_answers
@@ -177,12 +174,10 @@ def qa(
     if isinstance(questions, str):
         gold, notes = gold_questions(questions, index.settings.storage.fsspec_options(questions))
     else:
-        rows = to_question_rows(TableRow(n, row) for n, row in enumerate(_rows(questions), start=1))
-        unique, notes = _unique_questions([row.values for row in rows])
-        gold = to_gold_questions(unique, rows, "The list of questions")
+        gold, notes = to_gold_questions(_question_rows(questions), _SOURCE)
     with _evaluation_run(index, out, "qa", options) as run:
         results = score_known_answers(run, gold, conditions, retrieval_only, judge, ks or KS, metrics)
-    return _frames(results.tables, [*notes, *results.warnings])
+    return _frames(results, notes)
 
 
 def claims(
@@ -204,7 +199,7 @@ def claims(
     unique, notes = _unique_questions(questions)
     with _evaluation_run(index, out, "claims", options) as run:
         results = compare_claims(run, unique, conditions)
-    return _frames(results.tables, [*notes, *results.warnings])
+    return _frames(results, notes)
 
 
 def communities(index: Index) -> Any:
@@ -234,7 +229,6 @@ def estimate(
 
     unique, notes = _unique_questions(questions)
     _warn(notes)
-    criteria = (criteria,) if isinstance(criteria, str) else criteria
     costs = estimate_costs(index, unique, conditions, criteria, replicates, claims, judge_protocol)
     return pd.DataFrame(costs)
 
@@ -244,34 +238,38 @@ def _warn(messages: Sequence[str], stacklevel: int = 3) -> None:
         warnings.warn(message, stacklevel=stacklevel)
 
 
-def _frames(tables: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-    _warn(notes, stacklevel=4)
-    return {name: table.to_pandas() for name, table in tables.items()}
+def _frames(results: Results | Comparison, notes: Sequence[str]) -> dict[str, Any]:
+    _warn([*notes, *results.warnings], stacklevel=4)
+    return {name: table.to_pandas() for name, table in results.tables.items()}
 
 
-def _rows(questions: Any) -> list[Any]:
+def _question_rows(questions: Any) -> list[TableRow]:
+    """Return strings, rows or a data frame as rows with the columns of `qa`. Raises UsageError."""
+    from graphrag_ray.corpus.table_rows import TableRow
+    from graphrag_ray.evaluate.datasets import to_question_rows
+
     if hasattr(questions, "to_dict"):
         questions = questions.astype(object).where(questions.notna(), None).to_dict("records")
-    items = [questions] if isinstance(questions, str) else questions
-    return [{"question": q} if isinstance(q, str) else q for q in items]
+    items = [questions] if isinstance(questions, str) else list(questions)
+    if wrong := [q for q in items if not isinstance(q, str | Mapping)]:
+        raise UsageError(f"Questions must be strings, rows or a data frame, not {type(wrong[0]).__name__}")
+    rows = ({"question": q} if isinstance(q, str) else _plain(q) for q in items)
+    return to_question_rows(TableRow(number, row) for number, row in enumerate(rows, start=1))
+
+
+def _plain(value: Any) -> Any:
+    """Replace NumPy's arrays, which a data frame read from Parquet contains, with lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _unique_questions(questions: Any) -> tuple[list[BatchQuestion], list[str]]:
     """Return the valid, distinct questions, and warnings about the others."""
-    from graphrag_ray.corpus.table_rows import TableRow
-    from graphrag_ray.evaluate.evaluation_files import drop_repeats
-    from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
-    from graphrag_ray.query.question_files import BatchQuestion, questions_of
+    from graphrag_ray.evaluate.evaluation_files import drop_repeats, questions_in
 
-    items = _rows(questions)
-    if not items:
-        raise UsageError("The list of questions is empty")
-    if all(isinstance(q, BatchQuestion) for q in items):
-        return drop_repeats(items)
-    if wrong := [q for q in items if not isinstance(q, Mapping)]:
-        raise UsageError(f"Questions must be strings, rows or a data frame, not {type(wrong[0]).__name__}")
-    rows = (TableRow(number, row) for number, row in enumerate(items, start=1))
-    return drop_repeats(questions_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS))
+    return drop_repeats(questions_in(_question_rows(questions), _SOURCE))
 
 
 @contextmanager

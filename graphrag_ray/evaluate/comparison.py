@@ -185,6 +185,7 @@ def parse_plan(
             f"Choose 2 to {MAX_REPLICATES} replicates, not {replicates}: each pair is judged in both orders."
         )
     parsed = open_conditions(index, conditions, min_count=2)
+    criteria = [criteria] if isinstance(criteria, str) else criteria
     if protocol == "joint":
         criteria = [*(name for name in criteria if name != OVERALL), OVERALL]
     texts = load_criteria(index.settings.prompts_dir)
@@ -208,18 +209,11 @@ def compare(
 ) -> Comparison:
     """Answer all questions with all conditions, and let a judge compare each pair of answers.
 
-    Args:
-        replicates: Verdicts per pair of answers and criterion. In half of them, the answers are swapped.
-        protocol: "separate" calls the judge for each criterion, "joint" once for all of them and an overall
-            winner.
-
-    Raises:
-        UsageError: The conditions cannot be compared. No model has been called.
-        RunStopped: The run was interrupted. Repeat the call to continue it.
+    See `evaluate.compare`. replicates: verdicts per pair of answers and criterion, half of them swapped.
     """
     parsed, texts = parse_plan(run.index, conditions, criteria, replicates, protocol)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
-    settings, url, snapshot = run.index.settings, run.index.store.url, run.index.manifest.number
+    settings = run.index.settings
     model = settings.model(settings.model_name(STAGE))
     result = Comparison(description, model.model_id, texts, model.provider == "offline")
     result.title = index_title(run.index)
@@ -235,14 +229,13 @@ def compare(
         "judging": run.costs(),
     }
     result.warnings += _warnings(run, parsed, result)
-    for name, table in result.tables.items():
-        run.write(name, table)
+    run.write_all(result.tables)
     for name in CLAIM_TABLES:  # An earlier comparison may have written them.
         run.store.delete(f"{name}.parquet")
     about = {
         "graphrag_ray": __version__,
-        "index": url,
-        "snapshot": snapshot,
+        "index": run.index.store.url,
+        "snapshot": run.index.manifest.number,
         "description": description,
         "judge": result.judge,
         "criteria": texts,
@@ -284,8 +277,7 @@ def compare_claims(
     results = _count_claims(run, questions, texts_of(answers), judgements)
     results.warnings[:0] = warnings
     if missing := len(answers) - len(results.tables["claims"]):
-        results.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
-        results.failed += missing
+        results.add_failures(f"{missing:,} of {len(answers):,} answers are missing", missing)
     return results
 
 
@@ -332,8 +324,7 @@ def _count_claims(
                 agreements.append(row | {"majorities": majorities})
         tables["agreement"] = pa.Table.from_pylist(agreements, schema=AGREEMENT)
     tables["judging"] = run.costs()
-    for name, result in tables.items():
-        run.write(name, result)
+    run.write_all(tables)
     errors = [row["error"] for row in rows if row["error"]]
     warning = f"The claims of {len(errors):,} of {len(rows):,} answers could not be listed{_mostly(errors)}"
     return Results(tables, [warning] if errors else [], len(errors))
@@ -365,11 +356,11 @@ def collect_answers(
             imported[condition.name], notes = read_imported_answers(condition.answers, options, questions)
             warnings += [f"Condition {condition.name}: {note}" for note in notes]
 
-    earlier, kept = None, dict[tuple[str | None, ...], float]()
-    with suppress(StoreError):  # A damaged table is rewritten below.
-        earlier = run.read(table)
-    if earlier is not None and set(_KEPT_TIME) <= set(earlier.column_names):
-        kept = {tuple(row.values())[:-1]: row["seconds"] for row in earlier.select(_KEPT_TIME).to_pylist()}
+    kept = dict[tuple[str | None, ...], float]()
+    with suppress(StoreError, KeyError):  # A damaged table is rewritten below.
+        if earlier := run.read(table):
+            rows_of = earlier.select(["condition", "question", "text", "seconds"]).to_pylist()
+            kept = {tuple(row.values())[:-1]: row["seconds"] for row in rows_of}
 
     def extra_columns(index: Index, answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
         return {"chunks": chunks_of(index, answer), "model_seconds": accounts.total.busy_ms / 1000}
@@ -418,7 +409,6 @@ def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
 
 
 _IS_ANSWER = ("text", "found", "failed_parts")
-_KEPT_TIME = ["condition", "question", "text", "seconds"]
 
 
 def is_answer(row: Mapping[str, Any]) -> bool:
@@ -454,22 +444,19 @@ def _judge_answers(
 
     def dialogues() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict | dict[str, Verdict]]]]]:
         for p, row in pending_rows():
-            pair, criterion = tuple(texts[name][p.id] for name in _presented(row)), row["criterion"]
-            start: Any = partial(judge_joint, p.text, criteria) if joint else None
-            start = start or partial(judge, p.text, criteria[criterion])
-            yield (
-                f"question {p.id}, {row['first']} and {row['second']}",
-                partial(start, pair, spec, row["replicate"]),
-            )
+            pair = tuple(texts[name][p.id] for name in _presented(row))
+            ask: Any = judge_joint if joint else judge
+            criterion = criteria if joint else criteria[row["criterion"]]
+            start = partial(ask, p.text, criterion, pair, spec, row["replicate"])
+            yield f"question {p.id}, {row['first']} and {row['second']}", start
 
     outcomes = run.ask(STAGE, dialogues(), sum(1 for _ in pending_rows()))
 
     def judgements() -> Iterator[dict[str, Any]]:
         for (_, row), outcome in zip(pending_rows(), outcomes, strict=True):
             result = outcome.result
-            verdicts = result if isinstance(result, dict) else {row["criterion"]: result}
-            for criterion in criteria if joint else verdicts:
-                verdict = verdicts.get(criterion)
+            for criterion in criteria if joint else [row["criterion"]]:
+                verdict = result[criterion] if isinstance(result, dict) else result
                 if verdict is None:
                     yield row | {"criterion": criterion, "error": outcome.error or "Not judged"}
                 else:
@@ -489,29 +476,25 @@ def _presented(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
     """Return totals and means per condition in a table `CONDITIONS`. answers: a table `ANSWERED`."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
-    columns = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "seconds", "model_seconds"]
-    for row in answers.select(columns).to_pylist():
-        by_name[row["condition"]].append(row)
+    columns = [*_IS_ANSWER, "calls", "tokens", "cost_usd", "seconds", "model_seconds"]
     rows = []
     for condition in conditions:
-        all_rows = by_name[condition.name]
-        complete = [row for row in all_rows if is_answer(row)]
+        asked = answers.filter(pc.equal(answers["condition"], condition.name)).select(columns).to_pylist()
+        complete = [row for row in asked if is_answer(row)]
         sums: dict[str, Any] = {}
         for name in ("calls", "tokens", "cost_usd"):
             values = [row[name] for row in complete]
             sums[name] = sum(values) if values and None not in values else None
+        prompts = [f"prompts={condition.prompts}"] if condition.prompts else []
         rows.append(
             {
                 "name": condition.name,
                 "method": condition.method or condition.answers,
                 "level": condition.level or "",
                 "index": None if condition.answers else display_url(condition.opened.store.url),
-                "settings": ", ".join(
-                    [*([f"prompts={condition.prompts}"] * bool(condition.prompts)), *condition.changes]
-                ),
-                "questions": len(all_rows),
-                "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in all_rows),
+                "settings": ", ".join([*prompts, *condition.changes]),
+                "questions": len(asked),
+                "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in asked),
                 **sums,
                 "cost_usd_per_answer": None if sums["cost_usd"] is None else sums["cost_usd"] / len(complete),
                 "seconds": _mean([row["seconds"] for row in complete]),
@@ -527,11 +510,10 @@ def summarize_indexes(conditions: Sequence[EvaluationCondition]) -> pa.Table:
     opened = {(i.store.url, i.manifest.number): i for i in (c.opened for c in conditions if not c.answers)}
     rows = []
     for (url, number), index in opened.items():
-        earlier = []
+        runs = [index.manifest]
         for n in (n for n in snapshots.list_numbers(index.store) if n < number):
             with suppress(StoreError):  # It may have been removed or damaged since.
-                earlier.append(snapshots.load(index.store, n))
-        runs = [*earlier, index.manifest]
+                runs.append(snapshots.load(index.store, n))
         total = Accounts.merged([Accounts.from_dict(run.usage) for run in runs]).total
         rows.append(
             {
@@ -553,10 +535,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], result: Comparison) -> list[str]:
-    warnings = []
-    judges_itself = []
-    for condition in conditions:
-        if condition.method and not result.offline:
+    warnings, judges_itself = [], []
+    for condition in conditions if not result.offline else ():
+        if condition.method:
             settings = condition.opened.settings
             stages = {*methods.stages(condition.method, settings.query)} - {"embed", RERANK}
             if result.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
@@ -573,8 +554,8 @@ def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], res
         warnings.append(f"{len(errors):,} of {len(judgements):,} judgements are missing{_mostly(errors)}")
     for row in result.tables["conditions"].to_pylist():
         if row["failed"]:
-            errors = answers.filter(pc.equal(answers["condition"], row["name"]))["error"].to_pylist()
+            errors = answers.filter(pc.equal(answers["condition"], row["name"]))["error"]
             incomplete = f"{row['failed']} of {row['questions']} questions have no complete answer"
-            reason = _mostly([error for error in errors if error])
+            reason = _mostly(errors.drop_null().to_pylist())
             warnings.append(f"Condition {row['name']}: {incomplete}{reason}")
     return warnings

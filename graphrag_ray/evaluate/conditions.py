@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
+from graphrag_ray.base.errors import GraphRagError, RunStopped, StoreError, UsageError
 from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
@@ -139,9 +139,8 @@ def open_conditions(
         StoreError: An index cannot be read.
     """
     opened = {"": index}
-    ready = []
-    for condition in parse_conditions(texts, min_count):
-        ready.append(condition)
+    ready = parse_conditions(texts, min_count)
+    for n, condition in enumerate(ready):
         if condition.answers:
             continue
         place = condition.index
@@ -149,10 +148,8 @@ def open_conditions(
             if isinstance(place, str) and place not in opened:
                 opened[place] = open_index(place, storage=index.settings.storage)
             changed = condition._changed(opened[place] if isinstance(place, str) else place)
-            ready[-1] = replace(condition, index=changed)
-            _check_condition(ready[-1], known_answers)
-        except SettingsError as e:
-            raise UsageError(f"Condition {condition.name}: {e}") from e
+            ready[n] = replace(condition, index=changed)
+            _check_condition(ready[n], known_answers)
         except UsageError as e:
             raise type(e)(f"Condition {condition.name}: {e}") from e
     return ready
@@ -221,31 +218,27 @@ def rehearse(
 
     query = index.settings.query.model_copy(update={"rerank_model": None})
 
-    async def ask_all() -> tuple[list[T | str], list[str]]:
-        results: list[T | str] = []
-        errors: list[str] = []
+    results: list[T | str] = []
+    errors: list[str] = []
+
+    async def ask_all() -> None:
         async with index.asker() as asker:
             asker.override = offline
             for question in questions:
                 requests.clear()
+                request = AskRequest(question, level, method=method, query=query)
                 try:
-                    answer = await index.prepare(AskRequest(question, level, method=method, query=query))(
-                        asker, None
-                    )
+                    answer = await index.prepare(request)(asker, None)
                     results.append(extract(answer, list(requests)))
-                    continue
                 except (StoreError, RunStopped):
                     raise
-                except GraphRagError as e:
-                    errors.append(str(e))
                 except Exception as e:
-                    if not is_unexpected(e):
+                    if not (isinstance(e, GraphRagError) or is_unexpected(e)):
                         raise
-                    errors.append(record_bug(e))
-                results.append(errors[-1])
-        return results, errors
+                    errors.append(str(e) if isinstance(e, GraphRagError) else record_bug(e))
+                    results.append(errors[-1])
 
-    results, errors = asyncio_runner()(ask_all())
+    asyncio_runner()(ask_all())
     if errors and len(errors) == len(results):
         raise UsageError(f"{method} search cannot answer any of the questions: {errors[0]}")
     return results

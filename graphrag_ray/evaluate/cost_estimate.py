@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
-from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import RERANK, Usage
 from graphrag_ray.evaluate import JUDGE_PROTOCOLS
 from graphrag_ray.evaluate.comparison import parse_plan
@@ -60,8 +59,6 @@ def estimate_costs(
     that are already in the evaluation's folder are not subtracted. Raises UsageError.
     """
     parsed, texts = parse_plan(index, conditions, criteria, replicates, protocol)
-    if not questions:
-        raise UsageError("The list of questions is empty")
     sample = [p.text for p in questions[:: max(1, len(questions) // SAMPLE_SIZE)][:SAMPLE_SIZE]]
     count, prompts = index.env.count, index.env.prompts
     costs = [_condition_cost(condition, sample, len(questions)) for condition in parsed if condition.method]

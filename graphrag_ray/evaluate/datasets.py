@@ -16,9 +16,10 @@ Index the passages with `input.id_column=id`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import orjson
@@ -33,15 +34,12 @@ from graphrag_ray.store.files import Store
 Row: TypeAlias = Mapping[str, Any]
 
 
-_LONG = ("context", "paragraphs", "supporting_facts", "evidence_list", "embedding", "references")
-
-
 @dataclass(frozen=True)
 class Layout:
     """A form of files: data sets that have it, the columns that identify it, and a converter of rows."""
 
     names: str
-    columns: frozenset[str]
+    columns: AbstractSet[str]
     convert: Callable[[Row], Iterable[Row]]
 
 
@@ -62,16 +60,9 @@ def _text(row: Row, *columns: str) -> str:
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
     """Return the entries of `[[title, x], …]` or, as on Hugging Face, `{"title": […], key: […]}`."""
     if isinstance(value, Mapping):
-        columns = [value.get(key) for key in keys]
-        lists = [column if isinstance(column, list | tuple) else [] for column in columns]
-        value = [list(entry) for entry in zip_longest(*lists)]
+        value = [*map(list, zip(*(_items(value.get(key), object) for key in keys), strict=False))]
     entries = (entry for entry in _items(value, list) if len(entry) > 1)
     return [(entry[0], entry[1]) for entry in entries if isinstance(entry[0], str)]
-
-
-def _short(row: Row) -> Row:
-    """Return a row without its passages, which can be most of the file."""
-    return {key: value for key, value in row.items() if key not in _LONG}
 
 
 def _sentences(row: Row) -> dict[str, list[str]]:
@@ -83,12 +74,9 @@ def _multi_hop(row: Row) -> Iterator[Row]:
     facts = _pairs(row.get("supporting_facts"), "title", "sent_id")
     sentences = _sentences(row)
     cited = [(sentences.get(title, []), n) for title, n in facts if isinstance(n, int)]
-    yield {
-        **_short(row),
-        "id": _text(row, "_id", "id"),
-        "documents": [title for title, _ in facts],
-        "evidence": [of_title[n].strip() for of_title, n in cited if 0 <= n < len(of_title)],
-    }
+    evidence = [of_title[n] for of_title, n in cited if 0 <= n < len(of_title)]
+    documents = [title for title, _ in facts]
+    yield {**row, "id": _text(row, "_id", "id"), "documents": documents, "evidence": evidence}
 
 
 def _passage(title: str, text: str) -> Row:
@@ -101,33 +89,28 @@ def _multi_hop_passages(row: Row) -> Iterator[Row]:
         yield _passage(title, " ".join(sentence.strip() for sentence in sentences))
 
 
-def _paragraphs(row: Row) -> list[tuple[str, str, Row]]:
-    paragraphs = _items(row.get("paragraphs"), Mapping)
-    return [(_text(p, "title"), _text(p, "paragraph_text", "text"), p) for p in paragraphs]
+def _paragraphs(row: Row) -> Iterator[tuple[Row, bool]]:
+    """Yield each passage of a question, and whether the answer needs it."""
+    for p in _items(row.get("paragraphs"), Mapping):
+        yield _passage(_text(p, "title"), _text(p, "paragraph_text", "text")), bool(p.get("is_supporting"))
 
 
 def _musique(row: Row) -> Iterator[Row]:
-    needed = {passage_id(title, text): title for title, text, p in _paragraphs(row) if p.get("is_supporting")}
+    needed = {passage["id"]: passage["title"] for passage, is_needed in _paragraphs(row) if is_needed}
     hops = _text(row, "id").split("__")[0]  # 2hop, 3hop1, …
-    kind = _text(row, "type", "question_type") or (hops if "hop" in hops else "")
-    yield {**_short(row), "documents": list(needed), "other_names": needed, "type": kind}
-
-
-def _musique_passages(row: Row) -> Iterator[Row]:
-    for title, text, _ in _paragraphs(row):
-        yield _passage(title, text)
+    kind = {"type": hops} if "hop" in hops else {}
+    yield {**row, "documents": list(needed), "other_names": needed, **kind}
 
 
 def _multihop_rag(row: Row) -> Iterator[Row]:
     evidence = _items(row.get("evidence_list"), Mapping)
     titles = {_text(e, "url", "title"): _text(e, "title") for e in evidence}
-    yield {
-        **_short(row),
-        "question": row.get("query"),
-        "documents": [name for name in titles if name],
+    columns = {
+        "documents": list(titles),
         "other_names": titles,
-        "evidence": [fact for e in evidence if (fact := _text(e, "fact"))],
+        "evidence": [e.get("fact") for e in evidence],
     }
+    yield {**row, **columns, "question": row.get("query")}
 
 
 def _article(row: Row) -> Iterator[Row]:
@@ -137,61 +120,52 @@ def _article(row: Row) -> Iterator[Row]:
 
 
 def _narrative(row: Row) -> Iterator[Row]:
-    answers = [answer for key in ("answer1", "answer2") if (answer := _text(row, key))]
-    yield {"question": row.get("question"), "answers": answers, "documents": [_text(row, "document_id")]}
+    answers = [row.get("answer1"), row.get("answer2")]
+    yield {"question": row.get("question"), "answers": answers, "documents": row.get("document_id")}
 
 
 def _qed_question(row: Row) -> Iterator[Row]:
     attributes = row.get("attributes")
     assertions = attributes.get("assertions") if isinstance(attributes, Mapping) else None
-    yield {**_short(row), "question": row.get("text"), "assertions": assertions}
+    yield {**row, "question": row.get("text"), "assertions": assertions}
 
 
 def _titled(id_column: str, text_column: str) -> Callable[[Row], Iterator[Row]]:
     def convert(row: Row) -> Iterator[Row]:
         id_ = _text(row, id_column)
-        yield {"id": id_, "title": _text(row, "title") or id_, "text": _text(row, text_column)}
+        yield {"id": id_, "title": id_, "text": _text(row, text_column)}
 
     return convert
 
 
-def _same(row: Row) -> Iterator[Row]:
-    yield row
-
-
 QUESTIONS = (
-    Layout("HotpotQA and 2WikiMultihopQA", frozenset({"question", "answer", "supporting_facts"}), _multi_hop),
-    Layout("MuSiQue", frozenset({"question", "answer", "paragraphs"}), _musique),
-    Layout("MultiHop-RAG", frozenset({"query", "answer", "evidence_list"}), _multihop_rag),
-    Layout(
-        "NarrativeQA (qaps.csv)", frozenset({"document_id", "question", "answer1", "answer2"}), _narrative
-    ),
-    Layout("GraphRAG-Bench", frozenset({"question", "answer", "question_type", "source"}), _same),
-    Layout("BenchmarkQED", frozenset({"id", "text", "question_type"}), _qed_question),
+    Layout("HotpotQA and 2WikiMultihopQA", {"question", "answer", "supporting_facts"}, _multi_hop),
+    Layout("MuSiQue", {"question", "answer", "paragraphs"}, _musique),
+    Layout("MultiHop-RAG", {"query", "answer", "evidence_list"}, _multihop_rag),
+    Layout("NarrativeQA (qaps.csv)", {"document_id", "question", "answer1", "answer2"}, _narrative),
+    Layout("GraphRAG-Bench", {"question", "answer", "question_type", "source"}, lambda row: [row]),
+    Layout("BenchmarkQED", {"id", "text", "question_type"}, _qed_question),
 )
 """Question files, in the order in which they are tried. All other files have the columns of `evaluate qa`."""
 
 CORPORA = (
-    Layout("HotpotQA and 2WikiMultihopQA", frozenset({"supporting_facts", "context"}), _multi_hop_passages),
-    Layout("MuSiQue", frozenset({"question", "paragraphs"}), _musique_passages),
-    Layout("MultiHop-RAG (corpus.json)", frozenset({"title", "body", "url"}), _article),
-    Layout("GraphRAG-Bench", frozenset({"corpus_name", "context"}), _titled("corpus_name", "context")),
-    Layout(
-        "NarrativeQA (summaries.csv)",
-        frozenset({"document_id", "summary"}),
-        _titled("document_id", "summary"),
-    ),
+    Layout("HotpotQA and 2WikiMultihopQA", {"supporting_facts", "context"}, _multi_hop_passages),
+    Layout("MuSiQue", {"question", "paragraphs"}, lambda row: [p for p, _ in _paragraphs(row)]),
+    Layout("MultiHop-RAG (corpus.json)", {"title", "body", "url"}, _article),
+    Layout("GraphRAG-Bench", {"corpus_name", "context"}, _titled("corpus_name", "context")),
+    Layout("NarrativeQA (summaries.csv)", {"document_id", "summary"}, _titled("document_id", "summary")),
     Layout(
         "HippoRAG (…_corpus.json)",
-        frozenset({"title", "text"}),
+        {"title", "text"},
         lambda row: [_passage(_text(row, "title"), _text(row, "text"))],
     ),
 )
 """Files with passages or documents."""
 
 
-def find_layout(layouts: Sequence[Layout], row: Row | None) -> Layout | None:
-    return next((layout for layout in layouts if row and layout.columns <= row.keys()), None)
+def _layout_of(rows: Sequence[TableRow], layouts: Sequence[Layout]) -> Layout | None:
+    first = next((row.values for row in rows if row.values), {})
+    return next((layout for layout in layouts if layout.columns <= first.keys()), None)
 
 
 def to_question_rows(rows: Iterable[TableRow]) -> list[TableRow]:
@@ -200,20 +174,26 @@ def to_question_rows(rows: Iterable[TableRow]) -> list[TableRow]:
     A repeated id gets a suffix: one of GraphRAG-Bench's ids belongs to two questions.
     """
     rows = list(rows)
-    layout = find_layout(QUESTIONS, next((row.values for row in rows if row.values), None))
-    if layout is None:
+    if (layout := _layout_of(rows, QUESTIONS)) is None:
         return rows
-    seen: dict[str, int] = {}
+    seen = Counter[str]()
     converted = []
     for row in rows:
-        if row.values is None:
-            converted.append(row)
-        for values in layout.convert(row.values) if row.values else ():
-            if id_ := _text(values, "id"):
-                seen[id_] = seen.get(id_, 0) + 1
-                id_ = f"{id_}#{seen[id_]}" if seen[id_] > 1 else id_
-            converted.append(replace(row, values={**values, "id": id_}))
+        values = None
+        if row.values is not None:
+            (values,) = layout.convert(row.values)
+            id_ = _text(values, "id")
+            seen[id_] += 1
+            values = {**values, "id": f"{id_}#{seen[id_]}" if id_ and seen[id_] > 1 else id_}
+        converted.append(replace(row, values=values))
     return converted
+
+
+def _read(url: str, options: Mapping[str, Any] | None) -> list[TableRow]:
+    rows = read_table_file(url, options or {})
+    if unreadable := next((row for row in rows if row.values is None), None):
+        raise UsageError(f"{display_path(url)}, row {unreadable.number}: {unreadable.error}")
+    return rows
 
 
 def read_questions(url: str, options: Mapping[str, Any] | None = None) -> list[Row]:
@@ -225,31 +205,24 @@ def read_questions(url: str, options: Mapping[str, Any] | None = None) -> list[R
     Raises:
         UsageError: The file or one of its rows cannot be read.
     """
-    rows = to_question_rows(read_table_file(url, options or {}))
-    if unreadable := next((row for row in rows if row.values is None), None):
-        raise UsageError(f"{display_path(url)}, row {unreadable.number}: {unreadable.error}")
-    return [row.values for row in rows if row.values is not None]
+    return [row.values or {} for row in to_question_rows(_read(url, options))]
 
 
 def read_corpus(url: str, options: Mapping[str, Any] | None = None) -> Iterator[Row]:
     """Read the distinct passages of a data set as input rows with the columns id, title and text.
 
     Raises:
-        UsageError: The file cannot be read, or its layout is unknown.
+        UsageError: The file or one of its rows cannot be read, or its layout is unknown.
     """
-    rows = read_table_file(url, options or {})
-    layout = find_layout(CORPORA, next((row.values for row in rows if row.values), None))
-    if layout is None:
+    rows = _read(url, options)
+    if (layout := _layout_of(rows, CORPORA)) is None:
         known = ", ".join(layout.names for layout in CORPORA)
         raise UsageError(f"{display_path(url)} is not the corpus of a known data set. Known are: {known}.")
     seen = set[str]()
-    for row in rows:
-        if row.values is None:
-            raise UsageError(f"{display_path(url)}, row {row.number}: {row.error}")
-        for passage in layout.convert(row.values):
-            if passage["text"].strip() and passage["id"] not in seen:
-                seen.add(passage["id"])
-                yield passage
+    for passage in (passage for row in rows for passage in layout.convert(row.values or {})):
+        if passage["text"].strip() and passage["id"] not in seen:
+            seen.add(passage["id"])
+            yield passage
 
 
 def write_corpus(url: str, out: str, options: Mapping[str, Any] | None = None) -> int:
@@ -258,8 +231,7 @@ def write_corpus(url: str, out: str, options: Mapping[str, Any] | None = None) -
     Raises UsageError like `read_corpus`, and StoreError if the file cannot be written.
     """
     store, name = Store.for_file(out, options or {})
-    lines = [
-        orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE) for row in read_corpus(url, options)
-    ]
+    rows, newline = read_corpus(url, options), orjson.OPT_APPEND_NEWLINE
+    lines = [orjson.dumps(row, default=str, option=newline) for row in rows]
     store.write(name, b"".join(lines))
     return len(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,7 +25,8 @@ ALIAS_COLUMNS = ("aliases", "answer_aliases")
 DOCUMENT_COLUMNS = ("documents", "gold_documents", "supporting_ids", "supporting_titles")
 EVIDENCE_COLUMNS = ("evidence",)
 TYPE_COLUMNS = ("type", "question_type")
-ASSERTION_COLUMN, STATEMENT_KEY, NAMES_COLUMN = "assertions", "statement", "other_names"
+ASSERTION_COLUMNS = ("assertions",)
+NAMES_COLUMN = "other_names"
 MAX_LISTED_IDS, MAX_LISTED_COLUMNS = 5, 20
 
 
@@ -53,10 +54,11 @@ class GoldQuestion:
 
 def read_unique_questions(url: str, options: Mapping[str, Any]) -> tuple[list[BatchQuestion], list[str]]:
     """Read the distinct questions of a file. Returns (questions, warnings). Raises UsageError."""
-    return drop_repeats(_questions_of(to_question_rows(read_table_file(url, options)), display_path(url)))
+    return drop_repeats(questions_in(to_question_rows(read_table_file(url, options)), display_path(url)))
 
 
-def _questions_of(rows: Sequence[TableRow], source: str) -> list[BatchQuestion]:
+def questions_in(rows: Sequence[TableRow], source: str) -> list[BatchQuestion]:
+    """Return the question of each row. Raises UsageError, naming `source`."""
     columns = dict.fromkeys(column for row in rows for column in row.values or ())
     if columns and not columns.keys() & {*QUESTION_COLUMNS}:
         wanted, known = " or ".join(QUESTION_COLUMNS), ", ".join(layout.names for layout in QUESTIONS)
@@ -83,48 +85,30 @@ def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuest
     These are answer or answers, aliases, documents, evidence, assertions and type. Values are a list, a JSON
     list or a single string. Raises UsageError if no row has an answer, document or assertion.
     """
-    rows, source = to_question_rows(read_table_file(url, options)), display_path(url)
-    questions, warnings = drop_repeats(_questions_of(rows, source))
-    return to_gold_questions(questions, rows, source), warnings
+    return to_gold_questions(to_question_rows(read_table_file(url, options)), display_path(url))
 
 
-def to_gold_questions(
-    questions: Sequence[BatchQuestion], table_rows: Iterable[TableRow], source: str
-) -> list[GoldQuestion]:
-    """Match rows to questions. Raises UsageError if no row has an answer, document or assertion."""
-    rows = {_id(row.values, row.number): row.values for row in table_rows if row.values is not None}
+def to_gold_questions(rows: Sequence[TableRow], source: str) -> tuple[list[GoldQuestion], list[str]]:
+    """Convert rows like `gold_questions`. Returns (questions, warnings)."""
+    all_questions = questions_in(rows, source)
+    values_of = {p.id: row.values or {} for p, row in zip(all_questions, rows, strict=True)}
+    questions, warnings = drop_repeats(all_questions)
     gold: list[GoldQuestion] = []
+    columns = (GOLD_COLUMNS, ALIAS_COLUMNS, DOCUMENT_COLUMNS, EVIDENCE_COLUMNS, ASSERTION_COLUMNS)
     for p in questions:
-        values = rows.get(p.id, {})
-        answers = [*_texts(values, GOLD_COLUMNS), *_texts(values, ALIAS_COLUMNS)]
-        names = values.get(NAMES_COLUMN)
-        gold.append(
-            GoldQuestion(
-                p,
-                tuple(dict.fromkeys(answers)),
-                tuple(dict.fromkeys(_texts(values, DOCUMENT_COLUMNS))),
-                tuple(dict.fromkeys(_texts(values, EVIDENCE_COLUMNS))),
-                tuple(dict.fromkeys(_statements(values.get(ASSERTION_COLUMN)))),
-                ", ".join(_texts(values, TYPE_COLUMNS)),
-                {k: v for k, v in names.items() if isinstance(v, str)} if isinstance(names, dict) else {},
-            )
-        )
+        values = values_of[p.id]
+        answers, aliases, *others = (_texts(values, names) for names in columns)
+        documents, evidence, assertions = (tuple(dict.fromkeys(texts)) for texts in others)
+        kind, names = ", ".join(_texts(values, TYPE_COLUMNS)), values.get(NAMES_COLUMN)
+        names = {k: v for k, v in names.items() if isinstance(v, str)} if isinstance(names, dict) else {}
+        wordings = tuple(dict.fromkeys([*answers, *aliases]))
+        gold.append(GoldQuestion(p, wordings, documents, evidence, assertions, kind, names))
     if not any(q.answers or q.documents or q.assertions for q in gold):
-        columns = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS, ASSERTION_COLUMN])
+        wanted = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS, *ASSERTION_COLUMNS])
         raise UsageError(
-            f"{source} has neither answers nor documents nor assertions. Add one of the columns {columns}."
+            f"{source} has neither answers nor documents nor assertions. Add one of the columns {wanted}."
         )
-    return gold
-
-
-def _statements(value: Any) -> list[str]:
-    """Return the statements of a list of texts or objects with a key `statement`, or of its JSON."""
-    if isinstance(value, str):
-        with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
-    items = value if isinstance(value, list | tuple) else [value]
-    texts = (item.get(STATEMENT_KEY) if isinstance(item, dict) else item for item in items)
-    return [join_surrogates(text).strip() for text in texts if isinstance(text, str) and text.strip()]
+    return gold, warnings
 
 
 def read_imported_answers(
@@ -141,39 +125,33 @@ def read_imported_answers(
         question = next(iter(_texts(values, QUESTION_COLUMNS, split=False)), "")
         if answer and question:
             by_text.setdefault(question, answer)
-        elif answer and (id_ := _id(values, None)):
-            by_id.setdefault(id_, answer)
+        elif answer and (ids := _texts(values, ID_COLUMNS, split=False)):
+            by_id.setdefault(ids[0], answer)
     answers = {p.id: text for p in questions if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
     if not answers:
         columns = f"one of the columns {', '.join(ANSWER_COLUMNS)}, and the question or its id"
         raise UsageError(f"{display_path(url)} answers none of the questions. It needs {columns}.")
     missing = [p.id for p in questions if p.id not in answers]
-    return answers, [
-        f"{display_path(url)} does not answer {list_ids('question', missing)}"
-    ] if missing else []
-
-
-def _id(values: Mapping[str, Any], number: int | None) -> str:
-    """Return the id of a row from its columns or, if they are empty, its number."""
-    ids = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
-    return join_surrogates(next(filter(None, ids), "" if number is None else str(number)))
+    warning = f"{display_path(url)} does not answer {list_ids('question', missing)}"
+    return answers, [warning] if missing else []
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:
-    """Return the texts in the first of these columns that is not empty."""
+    """Return the texts in the first of these columns that is not empty.
+
+    An object with a `statement` counts as this text, other objects are ignored. split: whether text in JSON
+    may be a list.
+    """
     for column in columns:
         value = values.get(column)
         if split and isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(orjson.JSONDecodeError):
                 value = orjson.loads(value)
         items = value if isinstance(value, list | tuple) else [value]
-        texts = [
-            join_surrogates(str(item)).strip()
-            for item in items
-            if item is not None and not isinstance(item, dict)
-        ]
-        if texts := [text for text in texts if text]:
-            return texts
+        items = [item.get("statement") if isinstance(item, dict) else item for item in items]
+        texts = (join_surrogates(str(item)).strip() for item in items if item is not None)
+        if found := list(filter(None, texts)):
+            return found
     return []
 
 

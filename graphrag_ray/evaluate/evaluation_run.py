@@ -53,10 +53,8 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-MODEL_STAGE = {
-    "correct_answer": "judge",
-    "check_statements": "judge",
-}  # Stages that use the model of another stage.
+MODEL_STAGE = dict.fromkeys(("correct_answer", "check_statements"), "judge")
+"""Stages that use the model of another stage."""
 JUDGING = pa.schema(
     [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
 )
@@ -70,6 +68,10 @@ class Results:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     failed: int = 0
+
+    def add_failures(self, warning: str, n: int = 1) -> None:
+        self.failed += n
+        self.warnings.append(warning)
 
 
 @dataclass
@@ -181,16 +183,14 @@ class EvaluationRun:
 
     def costs(self) -> pa.Table:
         """Return the usage of judging so far as a table `JUDGING`. cost_usd is null if a price is unknown."""
-        totals = {stage: accounts.total for stage, accounts in self.accounts.items()}
-        rows = [
-            {"stage": stage, "calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
-            for stage, total in totals.items()
-        ]
-        return pa.Table.from_pylist(rows, schema=JUDGING)
+        totals = [(stage, accounts.total) for stage, accounts in self.accounts.items()]
+        rows = [(stage, total.calls, total.total_tokens, total.cost_usd) for stage, total in totals]
+        return pa.Table.from_pylist([dict(zip(JUDGING.names, row, strict=True)) for row in rows], JUDGING)
 
-    def write(self, name: str, table: pa.Table) -> None:
-        """Write a result table to NAME.parquet. Raises StoreError."""
-        self.store.write(f"{name}.parquet", parquet.encode(table))
+    def write_all(self, tables: Mapping[str, pa.Table]) -> None:
+        """Write result tables to NAME.parquet. Raises StoreError."""
+        for name, table in tables.items():
+            self.store.write(f"{name}.parquet", parquet.encode(table))
 
     def read(self, name: str) -> pa.Table | None:
         """Read a result table, or return None if it does not exist. Raises StoreError."""

@@ -6,13 +6,11 @@ deviations and intervals, for all questions and per type).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +19,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.in_process import asyncio_runner
+from graphrag_ray.evaluate import METRICS
 from graphrag_ray.evaluate.comparison import (
     chunks_of,
     collect_answers,
@@ -52,7 +51,6 @@ from graphrag_ray.evaluate.statement_scores import (
     COVERAGE,
     FAITHFULNESS,
     STATEMENT_F1,
-    check_metrics,
     score_statements,
 )
 from graphrag_ray.query.ask import Index
@@ -84,9 +82,9 @@ FIGURES = pa.schema(
 class Gold:
     """The gold documents of an index by question id: names by document id, ids and texts of their chunks."""
 
-    labels: Mapping[str, Mapping[str, str]]
-    chunks: Mapping[str, Sequence[str]]
-    texts: Mapping[str, Sequence[str]]
+    labels: dict[str, dict[str, str]]
+    chunks: dict[str, list[str]]
+    texts: dict[str, list[str]]
 
 
 def score_known_answers(
@@ -107,9 +105,9 @@ def score_known_answers(
     parsed = open_conditions(run.index, conditions, known_answers=True)
     if any(k < 1 for k in ks):
         raise UsageError("The k of recall@k must be at least 1")
-    wanted = check_metrics(metrics) | (
-        {ASSERTIONS} if judge and any(q.assertions for q in questions) else set()
-    )
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise UsageError(f"Unknown metric {unknown[0]!r}. Choose from: {', '.join(METRICS)}")
+    wanted = {*metrics, *([ASSERTIONS] if judge and any(q.assertions for q in questions) else [])}
     _check_plan(parsed, questions, retrieval_only)
     if metrics and retrieval_only:
         raise UsageError(f"{', '.join(metrics)}: Only answers have this metric. Remove --retrieval-only.")
@@ -128,7 +126,7 @@ def score_known_answers(
     else:
         posed = [q.question for q in questions]
         answers = collect_answers(run, posed, parsed, results.warnings, "qa_answers", oracles)
-        run.write("qa_answers", answers)
+        run.write_all({"qa_answers": answers})
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
     # Retrieval is not measured for a condition that never retrieves chunks, such as one that reads only
@@ -151,16 +149,11 @@ def score_known_answers(
     if answers is not None:
         _score_answers(run, questions, parsed, answers, scores, results, judge, wanted, contexts)
     scores = {key: values | retrieval.get(key, {}) for key, values in scores.items()}
-    counts = {
-        "with_answers": sum(bool(q.answers) for q in questions),
-        "with_documents": sum(bool(q.documents) for q in questions),
-    }
-    results.tables = _tables(scores, {q.question.id: q.type for q in questions}, counts)
+    results.tables = _tables(scores, questions)
     results.tables["indexes"] = summarize_indexes(parsed)
     if answers is not None:
         results.tables |= {"qa_conditions": summarize_conditions(parsed, answers), "qa_judging": run.costs()}
-    for name, table in results.tables.items():
-        run.write(name, table)
+    run.write_all(results.tables)
     return results
 
 
@@ -172,10 +165,8 @@ def _check_plan(
         if not retrieval_only and c.method == KEYWORD:
             raise UsageError(f"Condition {c.name}: Method {KEYWORD} only retrieves. Add --retrieval-only.")
         if retrieval_only and (c.answers or c.method in BASELINES):
-            reason = (
-                "Imported answers" if c.answers else f"Method {c.method} retrieves nothing, so its answers"
-            )
-            raise UsageError(f"Condition {c.name}: {reason} cannot be scored for retrieval")
+            what = "Imported answers" if c.answers else f"Method {c.method} retrieves nothing, so its answers"
+            raise UsageError(f"Condition {c.name}: {what} cannot be scored for retrieval")
     if not retrieval_only and not any(q.answers or q.assertions for q in questions):
         raise UsageError("The questions have no answers. Use --retrieval-only to score retrieved documents.")
 
@@ -204,14 +195,12 @@ def _score_answers(
         scores[name, q.question.id] |= values if text is not None else dict.fromkeys(values, 0.0)
         if text is None:
             missing += 1
-            undefined = {FAITHFULNESS} | (set() if q.assertions else {ASSERTIONS})
-            undefined |= set() if q.answers else {COVERAGE, STATEMENT_F1}
-            scores[name, q.question.id] |= dict.fromkeys(sorted(metrics - undefined), 0.0)
+            defined = {*([COVERAGE, STATEMENT_F1] * bool(q.answers)), *([ASSERTIONS] * bool(q.assertions))}
+            scores[name, q.question.id] |= dict.fromkeys(sorted(metrics & defined), 0.0)
         else:
             present.append((name, q, text))
     if missing:
-        results.failed += missing
-        results.warnings.append(f"{plural(missing, 'answer')} missing, scored 0")
+        results.add_failures(f"{plural(missing, 'answer')} missing, scored 0", missing)
     if metrics:
         for key, values in score_statements(run, present, contexts, metrics, results).items():
             scores[key] |= values
@@ -226,8 +215,7 @@ def _score_answers(
     outcomes = run.ask(CORRECT_PROMPT, dialogues, len(judged))
     for (name, q, _), outcome in zip(judged, outcomes, strict=True):
         if outcome.result is None:
-            results.failed += 1
-            results.warnings.append(f"Question {q.question.id}, {name}: Not judged: {outcome.error}")
+            results.add_failures(f"Question {q.question.id}, {name}: Not judged: {outcome.error}")
             del scores[name, q.question.id]["judged_correct"]
         else:
             scores[name, q.question.id]["judged_correct"] = float(outcome.result)
@@ -284,9 +272,8 @@ def _retrieve_chunks(
         for q, ids_or_error in zip(questions, retrieved, strict=True):
             chunks[condition.name, q.question.id] = [] if isinstance(ids_or_error, str) else ids_or_error
             if isinstance(ids_or_error, str):
-                results.failed += 1
                 label = f"Condition {condition.name}, question {q.question.id}"
-                results.warnings.append(f"{label}: {ids_or_error}")
+                results.add_failures(f"{label}: {ids_or_error}")
     return chunks
 
 
@@ -294,13 +281,13 @@ def _gold_per_condition(
     conditions: Sequence[EvaluationCondition], questions: Sequence[GoldQuestion], warnings: list[str]
 ) -> dict[str, Gold]:
     """Find the gold documents in the index of each condition that has one. Appends to `warnings`."""
-    indexes = {c.name: (c.opened.store.url, c.opened.manifest.number) for c in conditions if not c.answers}
-    by_index: dict[tuple[str, int], Gold] = {}
-    for condition in conditions:
-        if (place := indexes.get(condition.name)) is not None and place not in by_index:
-            of_several = f" {display_url(place[0])}" if len(set(indexes.values())) > 1 else ""
-            by_index[place] = _gold_documents(condition.opened, questions, warnings, of_several)
-    return {name: by_index[place] for name, place in indexes.items()}
+    places = {c.name: (c.opened.store.url, c.opened.manifest.number) for c in conditions if not c.answers}
+    indexes = {places[c.name]: c.opened for c in conditions if not c.answers}
+    gold = {
+        place: _gold_documents(index, questions, warnings, f" {display_url(place[0])}" * (len(indexes) > 1))
+        for place, index in indexes.items()
+    }
+    return {name: gold[place] for name, place in places.items()}
 
 
 def _gold_documents(index: Index, questions: Sequence[GoldQuestion], warnings: list[str], which: str) -> Gold:
@@ -319,24 +306,21 @@ def _gold_documents(index: Index, questions: Sequence[GoldQuestion], warnings: l
             for row in part.filter(pc.is_in(part[column], wanted)).to_pylist():
                 by_name.setdefault(row[column], []).append(row["id"])
                 chunks[row["id"]] = row["text_unit_ids"] or []
-    labels: dict[str, dict[str, str]] = {}
-    of_question: dict[str, list[str]] = {}
-    texts: dict[str, list[str]] = {}
-    unknown = set[str]()
+    gold, unknown = Gold({}, {}, {}), set[str]()
     for q in questions:
-        found = {
-            name: by_name.get(name) or by_name.get(q.other_names.get(name, ""), []) for name in q.documents
-        }
-        unknown |= {name for name, ids in found.items() if not ids}
-        present = {id_: name for name, ids in found.items() for id_ in ids}
-        labels[q.question.id] = present | {name: name for name, ids in found.items() if not ids}
-        ids = list(dict.fromkeys(chunk for document in present for chunk in chunks[document]))
-        of_question[q.question.id] = ids
-        texts[q.question.id] = index.reader.rows(Rows("text_units", ["text"], ids))["text"].to_pylist()
+        id_, labels = q.question.id, dict[str, str]()
+        for name in q.documents:
+            found = by_name.get(name) or by_name.get(q.other_names.get(name, ""), [])
+            labels |= dict.fromkeys(found or [name], name)
+            unknown |= set() if found else {name}
+        gold.labels[id_] = labels
+        gold.chunks[id_] = list(dict.fromkeys(c for document in labels for c in chunks.get(document, ())))
+        texts = index.reader.rows(Rows("text_units", ["text"], gold.chunks[id_]))
+        gold.texts[id_] = texts["text"].to_pylist()
     if unknown:
         listed = list_ids("gold document", sorted(unknown))
         warnings.append(f"Not in the index{which}, counted as missed: {listed}")
-    return Gold(labels, of_question, texts)
+    return gold
 
 
 def figures_by_type(figures: pa.Table) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
@@ -347,56 +331,35 @@ def figures_by_type(figures: pa.Table) -> dict[str, dict[str, dict[str, dict[str
     return grouped
 
 
-def _tables(scores: Scores, types: Mapping[str, str], counts: Mapping[str, int]) -> dict[str, pa.Table]:
-    """Make the tables scores, summary and figures. Means cover the questions that have the measure.
-
-    Args:
-        types: Type of each question by id.
-        counts: Numbers of questions to repeat in every row of the summary.
-    """
+def _tables(scores: Scores, questions: Sequence[GoldQuestion]) -> dict[str, pa.Table]:
+    """Make the tables scores, summary and figures. Means cover the questions that have the measure."""
+    types = {q.question.id: q.type for q in questions}
+    n_answers, n_documents = (
+        sum(bool(q.answers) for q in questions),
+        sum(bool(q.documents) for q in questions),
+    )
+    counts = {"questions": len(questions), "with_answers": n_answers, "with_documents": n_documents}
     measures = list(dict.fromkeys(name for values in scores.values() for name in values))
+    floats = [(name, pa.float64()) for name in measures]
     ids = [(name, pa.string()) for name in ("condition", "question_id", "type")]
-    schema = pa.schema([*ids, *((name, pa.float64()) for name in measures)])
     rows = [
         {"condition": name, "question_id": id_, "type": types[id_] or None, **values}
         for (name, id_), values in scores.items()
     ]
-    grouped: dict[tuple[str, str, str], list[float]] = {}
-    for (name, id_), values in scores.items():
-        for kind in dict.fromkeys(("", types[id_])):
-            for measure, value in values.items():
-                grouped.setdefault((name, kind, measure), []).append(value)
-    order = [
-        (name, kind, measure)
-        for name in dict.fromkeys(name for name, _ in scores)
-        for kind in ("", *sorted(set(types.values()) - {""}))
-        for measure in measures
-        if (name, kind, measure) in grouped
-    ]
-    figures = [
-        {
-            "condition": name,
-            "type": kind,
-            "measure": measure,
-            **mean_figures(np.array(grouped[name, kind, measure])),
-        }
-        for name, kind, measure in order
-    ]
-    means = {(row["condition"], row["measure"]): row["mean"] for row in figures if not row["type"]}
-    n_questions = Counter(name for name, _ in scores)
-    summary = pa.schema(
-        [
-            ("condition", pa.string()),
-            *((name, pa.int64()) for name in ("questions", *counts)),
-            *((name, pa.float64()) for name in measures),
-        ]
-    )
-    summary_rows = [
-        {"condition": name, "questions": n, **counts, **{m: means.get((name, m)) for m in measures}}
-        for name, n in n_questions.items()
-    ]
+    table = pa.Table.from_pylist(rows, schema=pa.schema([*ids, *floats]))
+    figures: list[dict[str, Any]] = []
+    summary: list[dict[str, Any]] = []
+    for name, of_condition in table.to_pandas().groupby("condition", sort=False):
+        for kind, of_kind in [("", of_condition), *of_condition.groupby("type")]:
+            known = {measure: of_kind[measure].dropna().to_numpy() for measure in measures}
+            found = {measure: mean_figures(values) for measure, values in known.items() if len(values)}
+            figures += [{"condition": name, "type": kind, "measure": m, **row} for m, row in found.items()]
+            if not kind:
+                means = {measure: row["mean"] for measure, row in found.items()}
+                summary.append({"condition": name, **counts, **means})
+    numbers = [(name, pa.int64()) for name in counts]
     return {
-        "scores": pa.Table.from_pylist(rows, schema=schema),
-        "summary": pa.Table.from_pylist(summary_rows, schema=summary),
+        "scores": table,
+        "summary": pa.Table.from_pylist(summary, schema=pa.schema([ids[0], *numbers, *floats])),
         "figures": pa.Table.from_pylist(figures, schema=FIGURES),
     }

@@ -92,8 +92,9 @@ def report_page(comparison: Comparison) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (count, decimal, dollars, percent, plural, probability, short_count)
-    environment.filters |= {function.__name__: function for function in filters}
+    functions = (count, decimal, dollars, percent, plural, probability, short_count)
+    formats: dict[str, Callable[..., str]] = {function.__name__: function for function in functions}
+    environment.filters |= formats
     shares = "".join(f".r{rate}{{--share:{abs(2 * rate - 100)}%}}" for rate in range(101))
     style = module_path.with_suffix(".css").read_text("utf-8") + shares
     script = module_path.with_suffix(".js").read_text("utf-8")
@@ -132,6 +133,7 @@ def report_page(comparison: Comparison) -> str:
         figures=_pair_numbers,
         rows_of=_rows,
         dash=MISSING,
+        formats=formats | {"or_dash": lambda text: text or MISSING},
         plot_size=(WIDTH, HEIGHT),
         plot_box=BOX,
         scores=figures_by_type(tables["figures"]) if "figures" in tables else {},

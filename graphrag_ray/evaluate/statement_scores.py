@@ -10,12 +10,12 @@ A model lists the statements of a text, and the judge says which of them another
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from graphrag_ray.base.context_records import strip_references
-from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.evaluate import METRICS
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
@@ -29,6 +29,8 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     statements_spec,
 )
 
+T = TypeVar("T")
+
 COVERAGE, FAITHFULNESS, STATEMENT_F1 = METRICS
 ASSERTIONS = "assertions"  # Judged whenever the questions have them.
 _PRECISION = "precision"
@@ -38,13 +40,6 @@ counts all of their chunks as retrieved."""
 
 Key = tuple[str, str]
 """Condition and question id."""
-
-
-def check_metrics(metrics: Sequence[str]) -> set[str]:
-    """Return the requested metrics. Raises UsageError if one is unknown."""
-    if unknown := [name for name in metrics if name not in METRICS]:
-        raise UsageError(f"Unknown metric {unknown[0]!r}. Choose from: {', '.join(METRICS)}")
-    return set(metrics)
 
 
 def score_statements(
@@ -65,35 +60,40 @@ def score_statements(
     points: dict[str, list[str]] = {}
     if metrics & {COVERAGE, STATEMENT_F1}:
         gold = {q.question.id: q for _, q, _ in answers if q.answers}
-        texts = [(f"the correct answer to question {id_}", q, q.answers[0]) for id_, q in gold.items()]
-        listed = _list_statements(run, texts, results)
+        texts = {id_: (f"the correct answer to question {id_}", q, q.answers[0]) for id_, q in gold.items()}
+        points = _list_statements(run, texts, results)
         # A correct answer that is only a name contains no claim.
-        points = {
-            id_: statements or [q.answers[0]]
-            for (id_, q), statements in zip(gold.items(), listed, strict=True)
-            if statements is not None
-        }
+        points = {id_: statements or [gold[id_].answers[0]] for id_, statements in points.items()}
     claims: dict[Key, list[str]] = {}
     if metrics & {FAITHFULNESS, STATEMENT_F1}:
-        texts = [(f"question {q.question.id}, {name}", q, text) for name, q, text in answers]
-        listed = _list_statements(run, texts, results)
-        keys = ((name, q.question.id) for name, q, _ in answers)
-        claims = {key: made for key, made in zip(keys, listed, strict=True) if made is not None}
-    checks = list(_checks(answers, points, claims, contexts, metrics))
+        of_answers = {(n, q.question.id): (f"question {q.question.id}, {n}", q, t) for n, q, t in answers}
+        claims = _list_statements(run, of_answers, results)
     spec = statements_spec(run.index.settings, run.index.env.prompts)
-    dialogues = (
-        (
-            f"question {c.key[1]}, {c.key[0]}, {c.measure}",
-            partial(check_statements, c.question, c.statements, c.text, spec),
-        )
-        for c in checks
-    )
+    checks: list[tuple[Key, str, Callable[[], Dialogue[list[bool]]]]] = []
+    for name, q, text in answers:
+        key, answer = (name, q.question.id), strip_references(text)
+        made, needed = claims.get(key, []), points.get(q.question.id, [])
+        passages = "\n\n".join(contexts.get(key, ()))[:MAX_CONTEXT_CHARACTERS]
+        # Statements to check against a text, by measure.
+        to_check: dict[str, tuple[Sequence[str], str]] = {
+            ASSERTIONS: (q.assertions if ASSERTIONS in metrics else (), answer),
+            COVERAGE: (needed, answer),
+            _PRECISION: (made if STATEMENT_F1 in metrics and needed else (), "\n".join(q.answers)),
+            FAITHFULNESS: (made if FAITHFULNESS in metrics and key in contexts else (), passages),
+        }
+        checks += [
+            (key, measure, partial(check_statements, q.question.text, statements, against, spec))
+            for measure, (statements, against) in to_check.items()
+            if statements
+        ]
+    dialogues = ((f"question {id_}, {name}, {measure}", start) for (name, id_), measure, start in checks)
     held: dict[tuple[Key, str], list[bool]] = {}
-    for c, outcome in zip(checks, run.ask(STATEMENTS_PROMPT, dialogues, len(checks)), strict=True):
+    outcomes = run.ask(STATEMENTS_PROMPT, dialogues, len(checks))
+    for ((name, id_), measure, _), outcome in zip(checks, outcomes, strict=True):
         if outcome.result is None:
-            _note_failure(results, f"Question {c.key[1]}, {c.key[0]}: No {c.measure}: {outcome.error}")
+            results.add_failures(f"Question {id_}, {name}: No {measure}: {outcome.error}")
         else:
-            held[c.key, c.measure] = outcome.result
+            held[(name, id_), measure] = outcome.result
     scores: dict[Key, dict[str, float]] = {(name, q.question.id): {} for name, q, _ in answers}
     for (key, measure), verdicts in held.items():
         if measure in metrics:
@@ -107,52 +107,19 @@ def score_statements(
     return scores
 
 
-@dataclass(frozen=True)
-class _Check:
-    """Statements to check against a text, for a measure of an answer."""
-
-    key: Key
-    measure: str
-    question: str
-    statements: Sequence[str]
-    text: str
-
-
-def _checks(
-    answers: Sequence[tuple[str, GoldQuestion, str]],
-    points: Mapping[str, Sequence[str]],
-    claims: Mapping[Key, Sequence[str]],
-    contexts: Mapping[Key, Sequence[str]],
-    metrics: set[str],
-) -> Iterator[_Check]:
-    for name, q, text in answers:
-        key, question, answer = (name, q.question.id), q.question.text, strip_references(text)
-        made, needed = claims.get(key, ()), points.get(q.question.id, ())
-        if ASSERTIONS in metrics and q.assertions:
-            yield _Check(key, ASSERTIONS, question, q.assertions, answer)
-        if needed:
-            yield _Check(key, COVERAGE, question, needed, answer)
-        if STATEMENT_F1 in metrics and made and needed:
-            yield _Check(key, _PRECISION, question, made, "\n".join(q.answers))
-        if FAITHFULNESS in metrics and made and key in contexts:
-            passages = "\n\n".join(contexts[key])[:MAX_CONTEXT_CHARACTERS]
-            yield _Check(key, FAITHFULNESS, question, made, passages)
-
-
 def _list_statements(
-    run: EvaluationRun, texts: Sequence[tuple[str, GoldQuestion, str]], results: Results
-) -> list[list[str] | None]:
-    """List the distinct statements of each text, given as (label, question, text). None is a failure."""
+    run: EvaluationRun, texts: Mapping[T, tuple[str, GoldQuestion, str]], results: Results
+) -> dict[T, list[str]]:
+    """List the distinct statements of texts, given as (label, question, text). Failures are missing."""
     spec = answer_claims_spec(run.index.settings, run.index.env.prompts)
-    dialogues = ((label, partial(answer_claims, q.question.text, text, spec)) for label, q, text in texts)
-    listed: list[list[str] | None] = []
-    for (label, *_), outcome in zip(texts, run.ask(CLAIMS_STAGE, dialogues, len(texts)), strict=True):
+    dialogues = (
+        (label, partial(answer_claims, q.question.text, text, spec)) for label, q, text in texts.values()
+    )
+    outcomes = run.ask(CLAIMS_STAGE, dialogues, len(texts))
+    listed: dict[T, list[str]] = {}
+    for (key, (label, *_)), outcome in zip(texts.items(), outcomes, strict=True):
         if outcome.result is None:
-            _note_failure(results, f"The statements of {label} could not be listed: {outcome.error}")
-        listed.append(None if outcome.result is None else distinct_claims(outcome.result))
+            results.add_failures(f"The statements of {label} could not be listed: {outcome.error}")
+        else:
+            listed[key] = distinct_claims(outcome.result)
     return listed
-
-
-def _note_failure(results: Results, warning: str) -> None:
-    results.failed += 1
-    results.warnings.append(warning)

@@ -221,20 +221,13 @@ def tune_corpus(
 def plan_tuning(
     input_url: str, settings: Settings, options: TuningOptions
 ) -> tuple[TuningSample, list[PlannedCalls]]:
-    """Return the sample of a corpus and the calls to expect. Raises InputError, PromptError."""
-    prompts = load_prompts(settings.prompts_dir, settings.prompts)
-    sample = read_sample(input_url, settings, prompts, options)
-    return sample, planned_calls(sample, settings, prompts, options)
+    """Choose chunks of a corpus, and predict the calls for them. Raises InputError, PromptError.
 
-
-def read_sample(
-    input_url: str, settings: Settings, prompts: Mapping[str, Prompt], options: TuningOptions
-) -> TuningSample:
-    """Read INPUT and choose chunks. Every chunk has a rank by its hash; those held out have the lowest.
-
-    Memory holds the ranked chunks and, as in `estimate`, a hash per chunk. Of a large INPUT, a sample of its
-    files is read. Raises InputError.
+    Every chunk has a rank by its hash; those held out have the lowest. Memory holds the ranked chunks and, as
+    in `estimate`, a hash per chunk. Of a large INPUT, a sample of its files is read. Prompts are counted,
+    replies are assumed, without corrections.
     """
+    prompts = load_prompts(settings.prompts_dir, settings.prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
     n_pool = options.limit if options.selection == "random" else max(options.sample, options.limit)
     counter = ChunkCounter(spec, settings, n_pool + options.holdout, None)
@@ -256,7 +249,28 @@ def read_sample(
     window = model.context_window - fixed - min(MAX_REPLY_TOKENS, model.max_output_tokens)
     room = max(100, min(window, MAX_SAMPLE_TOKENS) // len(chosen) - 20)
     shown = tuple(_shorten(c, room, vocabulary) for c in chosen)
-    return TuningSample(corpus, shown, tuple(held_out))
+    sample = TuningSample(corpus, shown, tuple(held_out))
+    passages = sample.passages(vocabulary)
+    spec, model = extract_spec(prompts, settings), settings.model(settings.model_name("extract"))
+    texts, of_profile = sample_text(sample.chunks), tuning_spec(settings, prompts, options.language)
+    profile = _prompt_tokens(profile_request(texts, options, of_profile), model)
+    examples = sum(_prompt_tokens(next(extract(chunk, spec)), model) for chunk in passages)
+    first = sum(_prompt_tokens(next(extract(chunk, spec)), model) for chunk in sample.held_out)
+    n, turns = 2 * len(sample.held_out), spec.max_gleanings * (1 + spec.check_first)
+    planned = [
+        ("describe the corpus", STAGE, 1, profile, PROFILE_TOKENS),
+        ("draft the schema", STAGE, int(options.schema), profile * options.schema, SCHEMA_TOKENS),
+        ("write examples", STAGE, len(passages), examples, EXAMPLE_TOKENS),
+        ("compare: first turns", "extract", n, 2 * first, EXTRACT_TOKENS),
+        ("compare: gleaning", "extract", n * turns, turns * (2 * first + n * EXTRACT_TOKENS), GLEAN_TOKENS),
+    ]
+    result = []
+    for purpose, stage, calls, prompt_tokens, per_reply in planned:
+        price = highest_price(settings.model(settings.model_name(stage)))
+        usd = cost_usd(Usage(prompt_tokens, calls * per_reply), price)
+        if calls:
+            result.append(PlannedCalls(purpose, stage, calls, prompt_tokens, calls * per_reply, usd))
+    return sample, result
 
 
 def _by_richness(text: str) -> tuple[int, float]:
@@ -279,34 +293,6 @@ def _shorten(chunk: ChunkText, max_tokens: int, vocabulary: str) -> ChunkText:
     ends = token_ends(chunk.text, vocabulary)
     room = max(20, max_tokens - len(token_ends(header, vocabulary)))
     return ChunkText(chunk.text if len(ends) <= room else chunk.text[: int(ends[room - 1])], header)
-
-
-def planned_calls(
-    sample: TuningSample, settings: Settings, prompts: Mapping[str, Prompt], options: TuningOptions
-) -> list[PlannedCalls]:
-    """Predict the calls for a sample, without corrections. Prompts are counted, replies are assumed."""
-    spec = extract_spec(prompts, settings)
-    model = settings.model(settings.model_name("extract"))
-    passages = sample.passages(_vocabulary(settings))
-    texts, of_profile = sample_text(sample.chunks), tuning_spec(settings, prompts, options.language)
-    profile = _prompt_tokens(profile_request(texts, options, of_profile), model)
-    examples = sum(_prompt_tokens(next(extract(chunk, spec)), model) for chunk in passages)
-    first = sum(_prompt_tokens(next(extract(chunk, spec)), model) for chunk in sample.held_out)
-    n, turns = 2 * len(sample.held_out), spec.max_gleanings * (1 + spec.check_first)
-    planned = [
-        ("describe the corpus", STAGE, 1, profile, PROFILE_TOKENS),
-        ("draft the schema", STAGE, int(options.schema), profile * options.schema, SCHEMA_TOKENS),
-        ("write examples", STAGE, len(passages), examples, EXAMPLE_TOKENS),
-        ("compare: first turns", "extract", n, 2 * first, EXTRACT_TOKENS),
-        ("compare: gleaning", "extract", n * turns, turns * (2 * first + n * EXTRACT_TOKENS), GLEAN_TOKENS),
-    ]
-    result = []
-    for purpose, stage, calls, prompt_tokens, per_reply in planned:
-        price = highest_price(settings.model(settings.model_name(stage)))
-        usd = cost_usd(Usage(prompt_tokens, calls * per_reply), price)
-        if calls:
-            result.append(PlannedCalls(purpose, stage, calls, prompt_tokens, calls * per_reply, usd))
-    return result
 
 
 def _prompt_tokens(request: ChatRequest, model: Model) -> int:

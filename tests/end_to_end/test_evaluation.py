@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nltk
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -621,7 +622,8 @@ def test_question_embeddings_are_paid_for_once(world: World):
 
 
 def test_pandas_frames_are_accepted_and_returned(town: World):
-    given = pd.DataFrame({"question": ["Who met ALICE ?"], "answer": ["BOB"], "documents": [["council.txt"]]})
+    documents = np.array(["council.txt"], object)  # as `pandas.read_parquet` returns lists
+    given = pd.DataFrame({"question": ["Who met ALICE ?"], "answer": ["BOB"], "documents": [documents]})
     found = evaluate.qa(town.open(), given, ["v=vector"], ks=(3,), out=str(folder(town)))
     assert found["summary"]["recall@3"].to_list() == [1.0]
     assert found["qa_conditions"]["questions"].to_list() == [1]
@@ -634,7 +636,7 @@ def test_pandas_frames_are_accepted_and_returned(town: World):
     others = evaluate.claims(town.open(), ["What about BOB ?"], WAYS, out=str(folder(town)))
     assert not others["agreement"]["cases"].any(), "judgements on other questions do not count"
     for nothing in ([], pd.DataFrame({"question": []})):
-        with pytest.raises(UsageError, match="list of questions is empty"):
+        with pytest.raises(UsageError, match="list of questions contains no valid question"):
             evaluate.compare(town.open(), nothing, WAYS)
 
 

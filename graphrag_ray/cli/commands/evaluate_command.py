@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from graphrag_ray.query.question_files import BatchQuestion
 
 _COUNTS = ("questions", "with_answers", "with_documents")  # Columns of the table summary.
+_TITLES = {
+    "reliability": "Reliability of the judge",
+    "conditions": "Conditions",
+    "qa_conditions": "Conditions",
+    "indexes": "Indexes",
+    "judging": "Judging",
+    "qa_judging": "Judging",
+    "claim_counts": "Claims per answer",
+    "count_tests": "Differences in claims and clusters",
+    "agreement": "Agreement with the judge",
+}
 _PACKAGES = ("scipy", "nltk", "pandas", "jinja2")
 _OFFLINE_JUDGE = (
     "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead. The numbers show that the "
@@ -140,12 +151,15 @@ def _open(opts: IndexOptions) -> Index:
     return opts.index()
 
 
-def _read_questions(opts: IndexOptions, url: str) -> tuple[Index, list[BatchQuestion], list[str]]:
-    """Open the index and read questions. Returns (index, questions, warnings)."""
+def _read_inputs(
+    opts: IndexOptions, url: str, conditions: Iterable[str]
+) -> tuple[Index, list[EvaluationCondition], list[BatchQuestion], list[str]]:
+    """Open the indexes and read questions. Returns (index, conditions, questions, warnings)."""
     index = _open(opts)
     from graphrag_ray.evaluate.evaluation_files import read_unique_questions
 
-    return index, *read_unique_questions(url, index.settings.storage.fsspec_options(url))
+    questions, warnings = read_unique_questions(url, index.settings.storage.fsspec_options(url))
+    return index, _open_indexes(opts, conditions), questions, warnings
 
 
 def _open_indexes(opts: IndexOptions, conditions: Iterable[str]) -> list[EvaluationCondition]:
@@ -166,13 +180,19 @@ def _running(
     return evaluation_run(index, out, note, on_ray=ray, address=address, observer=observer)
 
 
-def _print_table(table: pa.Table, title: str = "") -> None:
+def _print_tables(tables: Mapping[str, pa.Table]) -> None:
+    """Print the tables that have a title and rows."""
+    for name, title in _TITLES.items():
+        if len(tables.get(name, ())):
+            click.echo(f"\n{title}:")
+            _print_table(tables[name])
+
+
+def _print_table(table: pa.Table) -> None:
     """Print a table of results. Empty columns are omitted."""
-    if title:
-        click.echo(f"\n{title}:")
     names = [name for name in table.column_names if table[name].null_count < len(table)]
-    if "method" in names and len(table["index"].unique()) == 1:
-        names.remove("index")  # All conditions ask the same index.
+    if "method" in names and len(table["index"].unique()) == 1:  # All conditions ask the same index, or none.
+        names = [name for name in names if name != "index"]
     rows = ([_cell(row[name]) for name in names] for row in table.select(names).to_pylist())
     console.print_table([*map(_heading, names)], rows)
 
@@ -266,12 +286,12 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
       graphrag-ray evaluate estimate --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector
     """
-    index, question_list, warnings = _read_questions(opts, questions_url)
+    conditions = judge_options.pop("conditions")
+    index, opened, question_list, warnings = _read_inputs(opts, questions_url, conditions)
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
     from graphrag_ray.llm.pricing import highest_price
 
-    conditions = _open_indexes(opts, judge_options.pop("conditions"))
-    costs = estimate_costs(index, question_list, conditions, **judge_options)
+    costs = estimate_costs(index, question_list, opened, **judge_options)
     if as_json:
         console.print_json({"planned": [asdict(cost) for cost in costs]})
     else:
@@ -332,10 +352,9 @@ def compare(
           --condition short=hybrid,query.context_tokens=4000 --condition other=answers-of-another-tool.csv
     """
     _check_page(report)
-    index, question_list, warnings = _read_questions(opts, questions_url)
+    index, opened, question_list, warnings = _read_inputs(opts, questions_url, conditions)
     from graphrag_ray.evaluate import comparison
 
-    opened = _open_indexes(opts, conditions)
     with _running(index, out, "compare", as_json, **run_options) as run:
         result = comparison.compare(
             run, question_list, opened, criteria, replicates, description, claims, protocol
@@ -354,7 +373,7 @@ def compare(
 
 
 def _print_comparison(result: Comparison) -> None:
-    """Print win rates per criterion, the reliability of the judge, and numbers per condition."""
+    """Print win rates per criterion, then the other tables."""
     from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
     out, tables = console.make_console(), result.tables
@@ -372,20 +391,8 @@ def _print_comparison(result: Comparison) -> None:
         rows = ([escape_control(name), *(cells.get((name, other), "") for other in names)] for name in names)
         console.print_table(["", *map(_heading, names)], rows)
         out.print()
-    out.print(f"* significant: p below {SIGNIFICANT} (Wilcoxon signed-rank test, Holm correction)\n")
-    out.print("Reliability of the judge:")
-    _print_table(tables["reliability"])
-    titles = {
-        "conditions": "Conditions",
-        "indexes": "Indexes",
-        "judging": "Judging",
-        "claim_counts": "Claims per answer",
-        "count_tests": "Differences in claims and clusters",
-        "agreement": "Agreement with the judge",
-    }
-    for name, title in titles.items():
-        if len(tables.get(name, ())):
-            _print_table(tables[name], title)
+    out.print(f"* significant: p below {SIGNIFICANT} (Wilcoxon signed-rank test, Holm correction)")
+    _print_tables(tables)
 
 
 @click.command(cls=Command)
@@ -411,20 +418,15 @@ def claims(
       graphrag-ray evaluate claims --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector --out ./evaluation
     """
-    index, question_list, warnings = _read_questions(opts, questions_url)
+    index, opened, question_list, warnings = _read_inputs(opts, questions_url, conditions)
     from graphrag_ray.evaluate.comparison import compare_claims
 
-    opened = _open_indexes(opts, conditions)
     with _running(index, out, "claims", as_json, **run_options) as run:
         result = compare_claims(run, question_list, opened)
     if as_json:
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
-        _print_table(result.tables["claim_counts"])
-        if len(result.tables["count_tests"]):
-            _print_table(result.tables["count_tests"], "Differences in claims and clusters")
-        if len(result.tables.get("agreement", ())):
-            _print_table(result.tables["agreement"], "Agreement with the judge")
+        _print_tables(result.tables)
     _end([*warnings, *result.warnings], result.failed)
 
 
@@ -499,10 +501,7 @@ def qa(
         console.print_json(tables | {"warnings": warnings})
     else:
         _print_scores(result.tables)
-        titles = {"qa_conditions": "Conditions", "indexes": "Indexes", "qa_judging": "Judging"}
-        for name, title in titles.items():
-            if len(result.tables.get(name, ())):
-                _print_table(result.tables[name], title)
+        _print_tables(result.tables)
     if report is not None:
         from graphrag_ray.evaluate.report_page import write_scores_page
 

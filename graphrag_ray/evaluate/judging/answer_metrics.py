@@ -216,9 +216,7 @@ def retrieval_scores(
     Args:
         ranked: Retrieved documents in order of rank. Repeats are ignored.
         gold: The needed documents. For each k, recall@k is the share of them among the first k, all_within@k
-        is 1.0 if
-            all of them are among the first k, and precision@k is the share of needed documents in the first
-            k.
+            is 1.0 if all of them are among the first k, and precision@k is their share of the first k.
         texts: Retrieved texts.
         gold_texts: For token_precision and token_recall (TREX) of all texts as one multiset of `words`.
         evidence: Passages to find, by default `gold_texts`. substring_recall is the share of them that one

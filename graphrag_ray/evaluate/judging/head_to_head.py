@@ -147,8 +147,9 @@ def count_tests(
     rows: list[dict[str, Any]] = []
     for measure, by_answer in counts.items():
         pairs: list[dict[str, Any]] = []
+        all_questions = dict.fromkeys(q for q, _ in by_answer)
         for first, second in order:
-            questions = [q for q, condition in by_answer if condition == first and (q, second) in by_answer]
+            questions = [q for q in all_questions if (q, first) in by_answer and (q, second) in by_answer]
             difference = np.array([by_answer[q, first] - by_answer[q, second] for q in questions], float)
             row: dict[str, Any] = {"measure": measure, "first": first, "second": second}
             row |= {"questions": len(questions), **_significance(np.sort(difference))}

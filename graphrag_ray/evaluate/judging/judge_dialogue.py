@@ -35,7 +35,6 @@ STATEMENTS_PROMPT = "check_statements"
 MAX_VERDICT_TOKENS, MAX_CLAIMS_TOKENS, MAX_WORD_TOKENS = 300, 4_000, 16
 STATEMENTS_PER_CALL = 40
 TOKENS_PER_STATEMENT = 80
-MAX_LISTED = 10  # Of the missing statements that a correction names.
 
 
 def _object(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -44,33 +43,20 @@ def _object(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
 
 
+def _array(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"type": "array", "items": _object(**properties)}
+
+
 _TEXT: Mapping[str, Any] = {"type": "string"}
-_WINNER_SCHEMA: Mapping[str, Any] = {"type": "integer", "enum": [0, 1, 2]}
-VERDICT_SCHEMA = _object(reason=_TEXT, winner=_WINNER_SCHEMA)
-_VERDICTS: Mapping[str, Any] = {
-    "type": "array",
-    "items": _object(criterion=_TEXT, reason=_TEXT, winner=_WINNER_SCHEMA),
-}
-VERDICTS_SCHEMA = _object(verdicts=_VERDICTS)
-_STATEMENT = _object(
-    number={"type": "integer"}, reason=_TEXT, holds={"type": "string", "enum": ["yes", "no"]}
-)
-STATEMENTS_SCHEMA = _object(statements={"type": "array", "items": _STATEMENT})
+_VERDICT: Mapping[str, Any] = {"reason": _TEXT, "winner": {"type": "integer", "enum": [0, 1, 2]}}
+VERDICT_SCHEMA = _object(**_VERDICT)
+VERDICTS_SCHEMA = _object(verdicts=_array(criterion=_TEXT, **_VERDICT))
+_HOLDS = {"type": "string", "enum": ["yes", "no"]}
+STATEMENTS_SCHEMA = _object(statements=_array(number={"type": "integer"}, reason=_TEXT, holds=_HOLDS))
 
 _WINNER = re.compile(r"(?:answer[\s_#-]{0,3})?([012])(?:\.0)?", re.IGNORECASE)
 _TIE = re.compile(r"(?:a )?(?:tie|draw)|neither|none|both|equal", re.IGNORECASE)
-
-
-_YES_NO = {
-    "yes": True,
-    "y": True,
-    "true": True,
-    "1": True,
-    "no": False,
-    "n": False,
-    "false": False,
-    "0": False,
-}
+_YES_NO = dict.fromkeys(("yes", "y", "true", "1"), True) | dict.fromkeys(("no", "n", "false", "0"), False)
 
 
 class VerdictReply(JsonReply):
@@ -138,10 +124,7 @@ def judge_joint(
     """
     listed = "\n".join(f"- {name}: {text}" for name, text in criteria.items())
     variables = {"criteria": listed, "names": ", ".join(criteria), **_shown(question, answers, spec)}
-
-    def read(reply: ChatReply) -> dict[str, Verdict] | ReplyProblem:
-        return parse_verdicts(reply, list(criteria))
-
+    read = partial(parse_verdicts, names=list(criteria))
     return (yield from ask_for_json(variables, spec, VERDICTS_SCHEMA, read, sample))
 
 
@@ -210,16 +193,24 @@ def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list
     but makes one call for the paper's three steps.
     """
     variables = {"question": question, "answer": answer, **reply_lengths(spec.max_tokens)}
-
-    def read(reply: ChatReply) -> list[str] | ReplyProblem:
-        return parse_texts(reply, "claims", "claim")
-
+    read = partial(parse_texts, key="claims", entry="claim")
     return (yield from ask_for_json(variables, spec, list_schema("claims", "claim"), read))
 
 
 def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return _repeatable_spec(settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
+
+
+def statements_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    limit = STATEMENTS_PER_CALL * TOKENS_PER_STATEMENT
+    return _repeatable_spec(settings, prompts, limit, STATEMENTS_PROMPT)
+
+
+def _repeatable_spec(
+    settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str
+) -> AnswerSpec:
     """Use temperature 0 if the model accepts a temperature, because each answer is judged only once."""
-    spec = build_spec(STAGE, settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
+    spec = build_spec(STAGE, settings, prompts, max_tokens, prompt)
     return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
 
 
@@ -232,13 +223,6 @@ def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec
     if verdict is None or (words & {"y", "yes"} and words & {"n", "no"}):
         raise DialogueFailed(f"{CORRECT_PROMPT}: The reply is neither Y nor N")
     return verdict
-
-
-def statements_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    """Use temperature 0 like `correct_spec`."""
-    limit = STATEMENTS_PER_CALL * TOKENS_PER_STATEMENT
-    spec = build_spec(STAGE, settings, prompts, limit, STATEMENTS_PROMPT)
-    return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
 
 
 def check_statements(
@@ -270,7 +254,7 @@ def parse_statements(reply: ChatReply, n: int) -> list[bool] | ReplyProblem:
         if number and verdict is not None:
             found.setdefault(int(number[0]), verdict)
     if missing := [k for k in range(1, n + 1) if k not in found]:
-        listed = ", ".join(map(str, missing[:MAX_LISTED]))
+        listed = ", ".join(map(str, missing))
         return ReplyProblem(f'it holds no "holds": "yes" or "no" for the statements {listed}')
     return [found[k] for k in range(1, n + 1)]
 

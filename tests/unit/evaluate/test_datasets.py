@@ -23,7 +23,6 @@ from graphrag_ray.evaluate.datasets import (
     write_corpus,
 )
 from graphrag_ray.evaluate.evaluation_files import gold_questions, read_imported_answers, to_gold_questions
-from graphrag_ray.query.question_files import BatchQuestion
 
 HOTPOT = {
     "_id": "5a8b",
@@ -240,9 +239,8 @@ def test_any_values_in_a_known_layout_are_read_or_refused(data: st.DataObject):
     row = {column: data.draw(VALUES, label=column) for column in sorted(layout.columns | {"context"})}
     for converted in layout.convert(row):
         assert "text" in converted or "question" in converted
-    rows = to_question_rows([TableRow(1, row)])
     with suppress(UsageError):
-        to_gold_questions([BatchQuestion(str((rows[0].values or {}).get("id") or 1), "Who?")], rows, "f")
+        to_gold_questions(to_question_rows([TableRow(1, row)]), "f")
 
 
 @given(st.text(), st.text())

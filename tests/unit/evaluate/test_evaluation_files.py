@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from graphrag_ray import evaluate
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.evaluate.evaluation_files import (
     gold_questions,
@@ -69,3 +71,14 @@ def test_gold_answers_and_documents_are_lists_or_strings(tmp_path: Path):
 def test_questions_without_any_gold_are_refused(tmp_path: Path):
     with pytest.raises(UsageError, match="neither answers nor documents"):
         gold_questions(written(tmp_path / "g.csv", "question\nWho?\n"), {})
+
+
+@pytest.mark.parametrize("evaluation", [evaluate.compare, evaluate.qa, evaluate.claims])
+def test_values_that_are_no_questions_are_refused(evaluation: Any):
+    for questions, told in (
+        ([1], "not int"),
+        ([], "no valid question"),
+        ([{"text": "x"}], "no column question"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            evaluation(None, questions, [])
