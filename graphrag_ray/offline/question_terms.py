@@ -103,6 +103,7 @@ def read_question(question: str) -> QuestionTerms:
     whole = any(_plain(m) in cues["whole"] for m in matches)
     function_words = _foreign_function_words(lower_words)
     all_capitals = not any(c.islower() for c in question)
+    kind_ends = {m.end() for pattern in (_HOW_MANY, _WHICH_DATE) for m in pattern.finditer(question)}
     last_name = -2
     for number, match in enumerate(matches):
         word, lower = match.group(), _plain(match)
@@ -116,7 +117,7 @@ def read_question(question: str) -> QuestionTerms:
             cuts.append(len(units))
         stems = content_stems(word)
         known = lower in QUESTION_WORDS and (lower not in LEXICON.ordinary or lower in LEXICON.stop)
-        if not stems or known or lower in function_words:
+        if not stems or known or lower in function_words or match.end() in kind_ends:
             continue
         if lower in cues["whole"] or (lower in cues["generic"] and number not in in_phrase):
             continue
