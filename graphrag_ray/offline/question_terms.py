@@ -102,9 +102,8 @@ def read_question(question: str) -> QuestionTerms:
     in_phrase = _phrases(question, matches)
     whole = any(_plain(m) in cues["whole"] for m in matches)
     function_words = _foreign_function_words(lower_words)
-    all_capitals = not any(c.islower() for c in question)
     kind_ends = {m.end() for pattern in (_HOW_MANY, _WHICH_DATE) for m in pattern.finditer(question)}
-    last_name = -2
+    all_capitals, last_name = not any(c.islower() for c in question), -2
     for number, match in enumerate(matches):
         word, lower = match.group(), _plain(match)
         if is_unspaced(word):
