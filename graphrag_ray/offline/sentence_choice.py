@@ -28,7 +28,7 @@ MIN_REST = 0.5
 MOST = 0.7
 """Share of the terms that is enough even if the rarest is missing."""
 NAMED, WITH_KIND, WITH_PERSON = 0.4, 0.2, 0.4
-"""Shares of the names, and of all terms, that are enough with the number or date, or the person, asked for."""
+"""Shares of the names, and of all terms, that are enough with the number or date, or person, asked for."""
 MIN_WEIGHT = 0.8
 """Minimum weight of a term, because a verb relates the other terms."""
 WITHOUT_KIND = 0.5
