@@ -805,7 +805,8 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         **{
             prompt: offline(prompt)
             for prompt in PLACEHOLDERS
-            if prompt not in ("extract_examples", "correct", "tune_profile", "tune_schema")
+            if prompt
+            not in ("extract_examples", "correct", "tune_profile", "tune_schema", "resolve", "resolve_split")
         },
         **{f"judge by {name}": offline("judge", criterion=text) for name, text in load_criteria().items()},
         "embed": lambda t: (embed_many([t, t[:9]]), similarities(t, [t[:9], t])),

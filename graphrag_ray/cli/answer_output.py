@@ -11,7 +11,6 @@ import click
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.wording import escape_control, plural, shorten
 from graphrag_ray.cli.console import format_cost, make_console
-from graphrag_ray.query.methods.answer import PASSAGES_HEADING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,6 +124,8 @@ def print_answer(
 
 def print_passages(out: Console, passages: Sequence[Passage]) -> None:
     if passages:
+        from graphrag_ray.query.methods.answer import PASSAGES_HEADING  # imports numpy
+
         out.print(f"\n{PASSAGES_HEADING}:")
     for passage in passages:
         out.print(f"  {passage.place}: “{' '.join(passage.text.split())}”", soft_wrap=True)

@@ -248,16 +248,8 @@ def answer_with_chain(variables: Variables) -> str:
     return "\n".join([_answer(variables, quotes), "", "Chain:", *links])
 
 
-def subject_answer(variables: Variables) -> str:
-    """Merge what was found about subjects as `reduce_answer` does, if a quotation answers the question."""
-    return reduce_answer(variables, judge=True)
-
-
-def reduce_answer(variables: Variables, judge: bool = False) -> str:
-    """Merge the analysts' answers: rank their quotations again, each once, with its reference.
-
-    judge: The quotations need not answer the question, so only those that do are used.
-    """
+def reduce_answer(variables: Variables) -> str:
+    """Merge the analysts' answers: rank their quotations again, each once, with its reference."""
     question = read_question(variables["question"])
     parsed: dict[str, Quote] = {}
     for row in parse_sections(variables["answers"]).get("Answers", ()):
@@ -277,13 +269,9 @@ def reduce_answer(variables: Variables, judge: bool = False) -> str:
                     stems = content_stems(text)
                     parsed.setdefault(text.casefold(), Quote(text, title, cited.group(1), stems, score))
     quotes = list(parsed.values())
-    ranking = rank_sentences(question, [Group(q.title, [q.text], False) for q in quotes])
-    match = ranking.relevance
-    if judge and not question.whole:
-        quotes = [q for q, answers in zip(quotes, ranking.answers, strict=True) if answers]
-        match = match[ranking.answers]
     if not quotes:
         return _NO_ANSWER
+    match = rank_sentences(question, [Group(q.title, [q.text], False) for q in quotes]).relevance
     first = 1.0 / (1 + 0.05 * np.arange(len(quotes)))
     relevance = np.array([q.score for q in quotes]) / 100
     relevance *= 0.4 * first + 0.6 * match / max(1e-9, float(match.max()))
@@ -399,8 +387,8 @@ def ask_around(variables: Variables) -> str:
 
 
 def summarise_subject(variables: Variables) -> str:
-    """Write the lines of `map_answer` for the question or, if no record matches it, for the subject."""
-    quotes = find(variables["question"], variables) or find(variables["entity"], variables)
+    """Write the lines of `map_answer` without a score."""
+    quotes = find(variables["question"], variables)
     return "\n".join(_points(quotes)) if quotes else NONE
 
 

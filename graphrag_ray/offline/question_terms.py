@@ -102,8 +102,8 @@ def read_question(question: str) -> QuestionTerms:
     in_phrase = _phrases(question, matches)
     whole = any(_plain(m) in cues["whole"] for m in matches)
     function_words = _foreign_function_words(lower_words)
-    all_capitals = not any(c.islower() for c in question)
-    last_name = -2
+    kind_ends = {m.end() for pattern in (_HOW_MANY, _WHICH_DATE) for m in pattern.finditer(question)}
+    all_capitals, last_name = not any(c.islower() for c in question), -2
     for number, match in enumerate(matches):
         word, lower = match.group(), _plain(match)
         if is_unspaced(word):
@@ -116,7 +116,7 @@ def read_question(question: str) -> QuestionTerms:
             cuts.append(len(units))
         stems = content_stems(word)
         known = lower in QUESTION_WORDS and (lower not in LEXICON.ordinary or lower in LEXICON.stop)
-        if not stems or known or lower in function_words:
+        if not stems or known or lower in function_words or match.end() in kind_ends:
             continue
         if lower in cues["whole"] or (lower in cues["generic"] and number not in in_phrase):
             continue

@@ -38,7 +38,7 @@ _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "pick_facts": answerer.facts_in_common,
     "entity_questions": answerer.ask_around,
     "entity_summary": answerer.summarise_subject,
-    "fgrag_answer": answerer.subject_answer,
+    "fgrag_answer": answerer.reduce_answer,
     "keywords": question_terms.list_terms,
     "query_entities": question_terms.list_subjects,
     "condense": lambda variables: variables["question"],

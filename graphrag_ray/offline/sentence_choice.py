@@ -2,7 +2,8 @@
 
 A sentence is judged with its neighbours and the title of its record, because a text names its subject once. A
 sentence answers a part of the question if this window has its rarest specific term and enough of its other
-terms, and the sentence has the number or date that the question asks for. All other sentences only may help.
+terms, or most of its terms, or a name in it and the number, date or person that the question asks for. The
+sentence must have the number or date that the question asks for. All other sentences only may help.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ PREVIOUS, FOLLOWING, TITLE = 0.8, 0.6, 0.8
 """How much a term counts that the neighbours or the title have instead of the sentence."""
 MIN_REST = 0.5
 """Share of the terms other than the rarest, by rarity, that the window of an answer must contain."""
+MOST = 0.7
+"""Share of the terms that is enough even if the rarest is missing."""
+NAMED, WITH_KIND, WITH_PERSON = 0.4, 0.2, 0.4
+"""Shares of the names, and of all terms, that are enough with the number or date, or person, asked for."""
 MIN_WEIGHT = 0.8
 """Minimum weight of a term, because a verb relates the other terms."""
 WITHOUT_KIND = 0.5
@@ -107,13 +112,21 @@ def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
         specific = [i for i in members if weight[i] >= RARE * rarity[i]] or members
         lowest = min(frequency[i] for i in specific)
         rarest = {i for i in specific if frequency[i] == lowest}
-        related, total = np.zeros(n), 0.0
-        for unit in units:
-            of_unit = [columns[t] for t in unit]
-            if rarest.isdisjoint(of_unit):
-                most = max(rarity[i] for i in of_unit)
-                related, total = related + most * window[:, of_unit].max(axis=1), total + most
-        answers |= (window[:, list(rarest)].max(axis=1) > 0) & (related >= MIN_REST * total)
+        of_units = [[columns[t] for t in unit] for unit in units]
+        decides = np.array([not rarest.isdisjoint(i) for i in of_units])
+        has = np.stack([window[:, i].max(axis=1) for i in of_units], axis=1)
+        most = np.array([rarity[i].max() for i in of_units])
+        others = (has @ most)[:, None] - has * most >= MIN_REST * (most.sum() - most) - 1e-9
+        answers |= ((has > 0) & others & decides).any(axis=1)
+        part_of = np.stack([window[:, i].mean(axis=1) for i in of_units], axis=1)
+        heavy = np.array([weight[i].max() for i in of_units])
+        covered = part_of @ heavy / heavy.sum()
+        answers |= covered >= MOST
+        named = heavy * [not question.names.isdisjoint(unit) for unit in units]
+        if question.asks_for not in ("", "reason") and named.any():
+            has_names = part_of @ named >= NAMED * named.sum()
+            enough = WITH_PERSON if question.asks_for == "person" else WITH_KIND
+            answers |= has_names & (kind == 1) & (covered >= enough)
     answers &= has_kind
     return Ranking(coverage * kind, coverage, answers, kind < 1, found)
 

@@ -140,8 +140,6 @@ def search(question: Question, env: SearchEnv) -> Method:
             parts.not_found.append(name)
     notes += _note_on_left_out([context for _, _, context in subjects])
     yield from reduce_answers(text, env, parts, ANSWER)
-    if not (parts.reduced.references or parts.reduced.dropped_references):
-        parts.reduced = replace(parts.reduced, found=False)
     return (yield from combined_answer(text, NAME, "records", parts, notes=notes))
 
 

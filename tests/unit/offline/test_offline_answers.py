@@ -364,16 +364,14 @@ def test_number_of_subjects_and_questions_is_limited():
     assert len(around) == 4 and all("eels" in asked and asked.endswith("?") for asked in around)
 
 
-def test_summary_quotes_matches_of_the_question_or_else_of_the_subject():
+def test_summary_of_a_subject_quotes_only_matches_of_the_question():
     shown = section_heading("Entities", ("id", "entity", "description")) + csv_line(
         [1, "EELS", "The eels of the marsh died in May. Nobody knows what they ate."]
     )
     given = {"context": shown, "questions": "", "max_tokens": "1000"}
     found = ask("entity_summary", question="Why did the eels in the marsh die?", entity="eels", **given)
     assert "[Data: Entities (1)]" in found and "died in May" in found
-    found = ask("entity_summary", question="Who founded Kestrel Marine?", entity="eels", **given)
-    assert "[Data: Entities (1)]" in found
-    assert ask("entity_summary", question="Who paints?", entity="roses", **given) == "NONE"
+    assert ask("entity_summary", question="Who founded Kestrel Marine?", entity="eels", **given) == "NONE"
 
 
 def drifted(prompt, question, **variables):

@@ -31,6 +31,7 @@ def answers(question: str, *sentences: str, title: str = "") -> list[str]:
         ("谁修理了水车？", "安娜修理了水车。", "船停在河边。"),
         ("水車を修理したのは誰ですか？", "安娜が水車を修理しました。", "船は川辺にあります。"),
         ("पुरानी चक्की किसने सुधारी?", "पुरानी चक्की मीरा ने सुधारी।", "नाव नदी के किनारे है।"),
+        ("Ποιος επισκεύασε τον μύλο;", "Η Άννα επισκεύασε τον μύλο.", "Η βάρκα είναι στο ποτάμι."),
         ("من أصلح الطاحونة؟", "سامي أصلح الطاحونة القديمة.", "القارب على ضفة النهر."),
         ("누가 물레방아를 고쳤습니까?", "안나가 물레방아를 고쳤습니다.", "배는 강가에 있습니다."),
     ],
@@ -60,6 +61,30 @@ def test_neighbour_or_title_may_name_the_subject():
     ] == ("It burned in May.")
 
 
+def test_sentence_with_a_subject_of_its_own_does_not_continue_the_one_before():
+    asked = "What did the mayor promise?"
+    assert answers(asked, "The mayor was there.", "Thaddeus promised eight bridges.") == []
+
+
+@pytest.mark.parametrize(
+    ("question", "fact", "other"),
+    [
+        (
+            "How much money had the Brigg Fund collected by spring?",
+            "The Brigg Fund stands at 61 crowns.",
+            "The Brigg Fund is old.",
+        ),
+        (
+            "Which baker sold rye bread at Denholm Mill?",
+            "Sold at Denholm Mill, the rye bread was good.",
+            "The rye was wet.",
+        ),
+    ],
+)
+def test_paraphrased_word_may_be_missing(question: str, fact: str, other: str):
+    assert answers(question, "The sea was calm.", other, fact, "It rained.", "Nobody came.") == [fact]
+
+
 @pytest.mark.parametrize(
     ("question", "with_it", "without"),
     [
@@ -69,6 +94,7 @@ def test_neighbour_or_title_may_name_the_subject():
             "The yard built the ship in March.",
             "The yard built the ship.",
         ),
+        ("By what vote was the plan refused?", "The plan was refused by 9 to 6.", "The plan was refused."),
     ],
 )
 def test_number_or_date_that_is_asked_for_is_needed(question: str, with_it: str, without: str):

@@ -79,6 +79,12 @@ def test_passages_that_the_method_read_count():
     assert [p.document for p in asked("Who owns the mill?", snap, False, (), "a").passages] == ["a.txt"]
 
 
+def test_later_passages_have_the_words_that_earlier_ones_lack():
+    held = {**TEXTS, "d": "The mill was old.", "e": "The bakery was red."}
+    passages = asked("What of the mill and the bakery?", snapshot(held, tuple("adbec"))).passages
+    assert passages[1].document == "b.txt"
+
+
 def test_without_a_matching_word_only_the_nearest_are_shown():
     passages = asked("Where is Mongolia?", snapshot()).passages
     assert [(p.document, p.words) for p in passages] == [("a.txt", ()), ("b.txt", ())]
