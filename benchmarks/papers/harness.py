@@ -1,6 +1,6 @@
 """Common parts of the scripts in this folder: arguments, models, indexes, and tables of figures.
 
-A script compares one table of a paper with a run of ours. Without --base-url it starts the simulated
+A script compares one table of a paper with our own run. Without --base-url it starts the simulated
 endpoint, whose replies have no meaning: the run shows that everything works, and its figures about quality
 mean nothing. Indexes and all replies are stored in --work, so a repeated run pays for nothing twice.
 """

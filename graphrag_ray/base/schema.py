@@ -348,6 +348,9 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "tree/block_text_units": "chunks in the order of their clusters",
     "summary/failures": "clusters whose summary failed",
     "search/failures": "texts without a searchable word",
+    "titles/titles": "titles of documents, without their part in brackets",
+    "titles/mentions": "chunks that contain a title of another document",
+    "titles/failures": "documents and chunks whose titles could not be read",
 }
 """Contents of `intermediate/<stage>/<table>/`. Only later runs read these tables, and their columns may
 change in every version."""

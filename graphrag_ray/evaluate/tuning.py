@@ -60,7 +60,7 @@ MAX_SAMPLE_TOKENS = 24_000
 PASSAGE = Chunking(size=150, overlap=0, min_last_chunk_tokens=50)
 MAX_PASSAGES, MIN_EXAMPLES, MAX_EXAMPLES = 4, 2, 3
 SHINGLE, MAX_SHARED = 6, 0.5
-"""Passages that share a larger part of their sequences of so many letters nearly repeat each other."""
+"""Passages that share a larger part of their sequences of SHINGLE letters nearly repeat each other."""
 EXTRACT_TOKENS, GLEAN_TOKENS, EXAMPLE_TOKENS, PROFILE_TOKENS, SCHEMA_TOKENS = 1_500, 400, 500, 900, 1_500
 """Assumed lengths of replies."""
 

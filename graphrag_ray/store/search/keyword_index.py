@@ -24,7 +24,7 @@ import numpy.typing as npt
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Halves, Ints, Keys, Shard, block_heads
-from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, tokenize, word_hashes
+from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, tokenize
 from graphrag_ray.store.search.vector_index import ScoredId, kth_highest
 
 K1, B = 1.2, 0.75  # Saturation of repeated words, and influence of a record's length, as in Lucene.
@@ -285,3 +285,9 @@ def _score(
 def _hash_question(question: str, language: str) -> Keys:
     """Return the sorted hashes of a question's words."""
     return np.unique(word_hashes(tokenize(question, language)))
+
+
+def word_hashes(words: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Return the hash of each word, as stored in the keyword index."""
+    digests = b"".join(hashlib.blake2b(word.encode(), digest_size=8).digest() for word in words)
+    return np.frombuffer(digests, dtype="<u8")

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.store.search.mapped_arrays import Ints, Keys
-from graphrag_ray.store.search.tokenizer import split_words, word_hashes
+from graphrag_ray.store.search.keyword_index import word_hashes
+from graphrag_ray.store.search.tokenizer import split_words
 
 MAX_WORDS = 10
 """Maximum number of words of a title or, in scripts without spaces, of characters."""

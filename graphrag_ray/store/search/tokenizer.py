@@ -13,17 +13,13 @@ Languages are detected by function words (Ingle 1976, "A Language Identification
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 PREFIX_LENGTH = 6
 MAX_WORD = 64  # Longer words are split, so that every text takes linear time.
@@ -88,12 +84,6 @@ def split_words(text: str) -> list[str]:
     if text.isascii():
         return words
     return [part for word in words for part in (word if _UNSPACED_CHARACTER.match(word) else (word,))]
-
-
-def word_hashes(words: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return the hash of each word, as stored in the keyword index."""
-    digests = b"".join(hashlib.blake2b(word.encode(), digest_size=8).digest() for word in words)
-    return np.frombuffer(digests, dtype="<u8")
 
 
 @lru_cache(maxsize=1 << 16)
