@@ -59,8 +59,8 @@ class ChatRequest:
         response: "json" requests `schema` from endpoints that support it; "yes_no" requests one word.
         sample: Number of the replicate. It gives repeated judgements different keys.
         first_prompt: Name of the prompt of the first turn, if this is a later turn.
-        optional: Whether the dialogue continues if the endpoint rejects the request for good. The reply is then
-            empty and has the finish reason "rejected".
+        optional: Whether the dialogue continues if the endpoint rejects the request for good. The reply is
+            then empty and has the finish reason "rejected".
     """
 
     prompt: str

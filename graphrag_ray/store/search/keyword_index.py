@@ -10,6 +10,7 @@ Turtle and Flood 1995, "Query Evaluation: Strategies and Optimizations"). The re
 
 from __future__ import annotations
 
+import hashlib
 import math
 from array import array
 from collections import Counter

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.store.search.mapped_arrays import Ints, Keys
 from graphrag_ray.store.search.keyword_index import word_hashes
+from graphrag_ray.store.search.mapped_arrays import Ints, Keys
 from graphrag_ray.store.search.tokenizer import split_words
 
 MAX_WORDS = 10
