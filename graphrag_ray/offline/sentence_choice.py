@@ -27,8 +27,8 @@ MIN_REST = 0.5
 """Share of the terms other than the rarest, by rarity, that the window of an answer must contain."""
 MOST = 0.7
 """Share of the terms that is enough even if the rarest is missing."""
-NAMED, WITH_KIND, WITH_PERSON = 0.4, 0.2, 0.4
-"""Shares of the names, and of all terms, that are enough with the number or date, or person, asked for."""
+NAMED, WITH_KIND = 0.4, 0.2
+"""Shares of the names, and of all terms, that are enough with the number, date or person asked for."""
 MIN_WEIGHT = 0.8
 """Minimum weight of a term, because a verb relates the other terms."""
 WITHOUT_KIND = 0.5
@@ -125,8 +125,7 @@ def rank_sentences(question: QuestionTerms, groups: Sequence[Group]) -> Ranking:
         named = heavy * [not question.names.isdisjoint(unit) for unit in units]
         if question.asks_for not in ("", "reason") and named.any():
             has_names = part_of @ named >= NAMED * named.sum()
-            enough = WITH_PERSON if question.asks_for == "person" else WITH_KIND
-            answers |= has_names & (kind == 1) & (covered >= enough)
+            answers |= has_names & (kind == 1) & (covered >= WITH_KIND)
     answers &= has_kind
     return Ranking(coverage * kind, coverage, answers, kind < 1, found)
 
