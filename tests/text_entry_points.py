@@ -102,7 +102,7 @@ from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
 from graphrag_ray.graph.document_names import document_aliases, merge_document_aliases
 from graphrag_ray.graph.document_note import document_note, note_spec
-from graphrag_ray.graph.entity_resolution import MODEL, NamePair, NameUse, merge_pairs
+from graphrag_ray.graph.entity_resolution import MODEL, NamePair, NameUse, keep_apart, merge_pairs
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
 from graphrag_ray.graph.extraction_measures import measure
 from graphrag_ray.graph.extraction_schema import parse_schema, type_key
@@ -115,7 +115,7 @@ from graphrag_ray.graph.merge import (
     relationship_instance_rows,
     sort_instances,
 )
-from graphrag_ray.graph.name_rules import RULES, may_merge, preferred, rule_keys
+from graphrag_ray.graph.name_rules import RULES, may_merge, preferred, rule_keys, word_set
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.schema_conformance import check, settle
@@ -414,9 +414,11 @@ def resolved(text: str) -> Any:
     compared = name_candidates.block_pairs(rows)
     fields = {"name": text, "documents": "a", "neighbours": names, "type": ""}
     found = [merge_pairs(pairs), name_candidates.split_texts(said), name_candidates.blocking_keys(text)]
+    named = [*pairwise(names)]
+    kept = keep_apart(named[:3], named[3:], [(a, b) for b, a in named[::2]]), word_set(text)
     name_candidates.may_be_several(entity_key(text), said, np.eye(2, dtype=np.float32))
     name_candidates.is_candidate(fields, {**fields, "name": text[1:]})
-    return found, compared, profile.text, name_candidates.profile_text(text, text, [text], [text], [text])
+    return found, kept, compared, name_candidates.profile_text(text, text, [text], [text], [profile.text])
 
 
 # reports, query

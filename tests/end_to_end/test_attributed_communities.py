@@ -154,7 +154,10 @@ def test_an_index_of_an_earlier_version_keeps_its_communities_until_new_prompts(
     price = ["--set", "models.default.price={input_usd_per_mtok: 100, output_usd_per_mtok: 200}"]
     new = ["index", world.input, "--root", world.root, *model_options(world), *price, "--new-prompts"]
     refused = run(*new)
-    assert refused.exit_code == 2 and "New defaults apply: attributed.n_neighbours: graph." in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "Settings with new values: attributed.n_neighbours: graph." in refused.stderr
+    )
     assert "report" in refused.stderr and "extract" not in refused.stderr
     assert run(*new, "--yes").exit_code == 0
     assert world.open().manifest.settings["attributed"]["n_neighbours"] == "graph"

