@@ -32,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_mode_answers_with_sources(demo: Path, run: Command):
-    read, question = {}, "Why are the harbour plan and the strike disputed?"
+    read, question = {}, "What happened to the harbour plan and to Hask Marsh?"
     for mode in ("local", "global", "hybrid", "mix"):
         asked = ("query", question, "--root", demo, "--method", "lightrag", "--mode", mode)
         told = json.loads(run(*asked, "--json").output)
