@@ -78,6 +78,11 @@ def test_a_change_between_two_months_is_answered_from_their_minutes(world: World
     world.index(models=OFFLINE)
     wanted = ["Minutes of March", "Minutes of September"]
     assert sorted(sources_of(world, CHANGED, method)[:2]) == wanted
+    answer = world.open().ask(CHANGED, method=method)
+    assert not answer.found and {passage.document for passage in answer.passages[:2]} == {
+        "minutes.jsonl, row 3",
+        "minutes.jsonl, row 9",
+    }
 
 
 @pytest.mark.parametrize("method", ["global", "drift", "text"])
